@@ -1,0 +1,235 @@
+"""What the operator sees before it decides: the fleet, its own Jobs and Pods, and the stored results, as plain data.
+
+`kube` and `intake` fill these in, `decide` reads them. All times are aware UTC datetimes by the API server's clock
+(Jobs, Pods) or the operator's (launches, visits), never by a probe's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+
+from steadyfleet_contract.report import Outcome, TerminationMessage
+from steadyfleet_contract.spec import CacheState, LaunchKind
+from steadyfleet_operator.reasons import Reason
+from steadyfleet_operator.resource import Purpose
+
+
+@dataclass(frozen=True, slots=True)
+class Taint:
+    key: str
+    effect: str
+    value: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMark:
+    """Our own condition as it stands on a Node."""
+
+    status: str
+    """True, False or Unknown."""
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """The fields of a Node that are in use, and no others: five thousand of these are held in memory."""
+
+    name: str
+    uid: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    unschedulable: bool = False
+    ready: bool = True
+    deleting: bool = False
+    allocatable: Mapping[str, int] = field(default_factory=dict)
+    """Extended resources alone (names with a domain, e.g. nvidia.com/gpu), in units."""
+    kubelet_version: str = ""
+    kernel_version: str = ""
+    architecture: str = ""
+    boot_id: str = ""
+    provider_id: str = ""
+    mark: NodeMark | None = None
+    """None while the Node carries no condition of ours."""
+    labelled: bool = False
+    """The Node carries our mark label, whatever its value."""
+
+
+class JobEnd(str, Enum):
+    """By the Job's Complete and Failed conditions; FailureTarget alone, while pods still end, is None."""
+
+    NONE = "None"
+    COMPLETE = "Complete"
+    FAILED = "Failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A Job of ours. What it was made for is read from its own annotations, never from the check's status."""
+
+    namespace: str
+    name: str
+    uid: str
+    check_uid: str
+    slot: int
+    attempt: int
+    node: str
+    node_uid: str
+    version: str
+    epoch: str
+    purpose: Purpose
+    gpu: str
+    """UUID that the visit must use, empty for any."""
+    created: datetime
+    deleting: bool = False
+    end: JobEnd = JobEnd.NONE
+    end_reason: str = ""
+    """e.g. PodFailurePolicy (preempted or evicted), BackoffLimitExceeded (the container failed)."""
+    end_message: str = ""
+    ended_at: datetime | None = None
+
+
+class PodPhase(str, Enum):
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    UNKNOWN = "Unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Why a pod does not run yet, in Kubernetes' own words."""
+
+    reason: str
+    """Unschedulable, ImagePullBackOff, ErrImagePull, ErrImageNeverPull, InvalidImageName, CreateContainerError, ..."""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Terminated:
+    """How a container ended: the engine's, or that of the init container if it never came to the engine's."""
+
+    container: str
+    exit_code: int
+    reason: str = ""
+    """Error, OOMKilled, StartError, ..."""
+    message: str = ""
+    """Raw termination message; also parsed into `Pod.termination` if it is one of ours."""
+    finished_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod of one of our Jobs."""
+
+    namespace: str
+    name: str
+    uid: str
+    job: str
+    """Name of the owning Job."""
+    job_uid: str
+    slot: int
+    attempt: int
+    phase: PodPhase
+    created: datetime
+    node: str = ""
+    """Empty until it is bound."""
+    scheduled_at: datetime | None = None
+    started_at: datetime | None = None
+    """When the kubelet took it over (status.startTime): image pulls come after this."""
+    running_at: datetime | None = None
+    """When the engine container started."""
+    deleting: bool = False
+    waiting: Waiting | None = None
+    terminated: Terminated | None = None
+    termination: TerminationMessage | None = None
+    disrupted: str = ""
+    """Reason of the DisruptionTarget condition (PreemptionByScheduler, EvictionByEvictionAPI, ...), else empty."""
+    disrupted_message: str = ""
+    failed_reason: str = ""
+    """The pod's own status.reason: UnexpectedAdmissionError, DeadlineExceeded, Evicted, NodeLost, ..."""
+    failed_message: str = ""
+    image: str = ""
+    """Image of the engine container as the pod's spec has it."""
+    image_id: str = ""
+    """What the runtime says it runs; compare only within one runtime and architecture."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRecord:
+    """One launch as it was accepted, without its arrays. The first block is the operator's own knowledge (from the
+    token, the pod and the Job), the second is what the probe reported."""
+
+    evidence: str
+    """Name of the bundle in the evidence store."""
+    namespace: str
+    check: str
+    check_uid: str
+    epoch: str
+    version: str
+    purpose: Purpose
+    slot: int
+    attempt: int
+    node: str
+    node_uid: str
+    pod_uid: str
+    received_at: datetime
+
+    launch: int
+    kind: LaunchKind
+    """What the launch turned out to be, which may differ from what was asked."""
+    cache: CacheState
+    outcome: Outcome
+    message: str = ""
+    gpus: tuple[str, ...] = ()
+    """UUIDs, in the probe's order."""
+    product: str = ""
+    """Product of the first GPU."""
+    digest: str = ""
+    prompt_set_digest: str = ""
+    weights_digest: str = ""
+    repeat_rounds: int = 0
+    differing_rounds: int = 0
+    non_finite: int = 0
+    """NaN or infinite logprobs over all passes."""
+    fingerprint: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    image: str = ""
+    image_id: str = ""
+    wanted_gpu: str = ""
+
+    @property
+    def gpu(self) -> str:
+        """The first GPU's UUID, empty if the launch saw none."""
+        return self.gpus[0] if self.gpus else ""
+
+
+@dataclass(frozen=True, slots=True)
+class VisitRecord:
+    """The operator's own record that a visit ended, and how. (check uid, slot, attempt) names it."""
+
+    namespace: str
+    check: str
+    check_uid: str
+    epoch: str
+    version: str
+    purpose: Purpose
+    slot: int
+    attempt: int
+    node: str
+    node_uid: str
+    reason: Reason
+    """AsExpected if every launch asked for came in."""
+    message: str
+    started_at: datetime
+    ended_at: datetime
+    pod_uid: str = ""
+    """Empty if no pod was ever made."""
+    gpu: str = ""
+    """The GPU that the visit had to use, empty for any."""
+    launches: int = 0
+    """How many launches were received."""
