@@ -37,6 +37,9 @@ class Reason(str, Enum):
     REPEATS_DIFFER = "RepeatsDiffer"
     PIN_DOES_NOT_HOLD = "PinDoesNotHold"
     NO_RESULT = "NoResult"
+    RESULT_EXPIRED = "ResultExpired"
+    GPU_SHARED = "GPUShared"
+    NODE_NOT_READY = "NodeNotReady"
 
     # How a visit ended without a result (also Events). The first ten are `Outcome` of the probe's report.
     ENGINE_EXITED = "EngineExited"

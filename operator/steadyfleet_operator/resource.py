@@ -1,5 +1,5 @@
-"""The three custom resources as models. `crds/*.yaml` are the schemas that the API server enforces; a test holds the two
-against each other in both directions."""
+"""The three custom resources as models. `crds/*.yaml` are the schemas that the API server enforces; a test holds the
+two against each other in both directions."""
 
 from __future__ import annotations
 
@@ -23,6 +23,10 @@ LABEL_MARK = f"{GROUP}/divergent"
 
 LABEL_EXCLUDE = f"{GROUP}/exclude"
 """An administrator's opt-out on a node: with the value "true" it is neither visited nor marked."""
+
+
+ANNOTATION_RUN_AT = f"{GROUP}/run-at"
+"""On a check, an RFC 3339 time: every node last visited before it is due at once (a sweep by hand)."""
 
 
 class ResourceModel(BaseModel):
@@ -142,7 +146,7 @@ class Cause(str, Enum):
 
 
 class Purpose(str, Enum):
-    """Why a node is visited. Sweep: its turn. Confirm: its suspect GPU once more. Control: a known-good GPU beside it."""
+    """Why a node is visited. Sweep: its turn. Confirm: its suspect GPU again. Control: a known-good GPU elsewhere."""
 
     SWEEP = "Sweep"
     CONFIRM = "Confirm"

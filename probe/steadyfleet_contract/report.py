@@ -113,7 +113,7 @@ class Report(ContractModel):
     passes: Annotated[tuple[PassResult, ...], Field(max_length=8)] = ()
     repeats: Repeats | None = None
     weights_digest: Sha256 | None = None
-    fingerprint: Annotated[dict[ShortText, Section], Field(max_length=32)] = {}
+    fingerprint: Annotated[dict[ShortText, Section], Field(max_length=32)] = Field(default_factory=dict)
     """Section (versions, engine, environment, gpu, host, weights, image, plan) -> key -> value."""
     timings: Annotated[tuple[Timing, ...], Field(max_length=64)] = ()
 

@@ -1,4 +1,4 @@
-"""How a probe pod reaches the report server: paths, audience, limits, and the names of what the Job hands to the pod."""
+"""How a probe pod reaches the report server: paths, audience, limits, and the names of what the Job hands over."""
 
 from __future__ import annotations
 

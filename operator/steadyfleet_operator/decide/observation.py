@@ -14,7 +14,36 @@ from enum import Enum
 from steadyfleet_contract.report import Outcome, TerminationMessage
 from steadyfleet_contract.spec import CacheState, LaunchKind
 from steadyfleet_operator.reasons import Reason
-from steadyfleet_operator.resource import Purpose
+from steadyfleet_operator.resource import BaselineSpec, BaselineStatus, CheckSpec, CheckStatus, NodeCheck, Purpose
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A ConsistencyCheck as it is stored now."""
+
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    resource_version: str
+    """For the guarded write of the status."""
+    spec: CheckSpec
+    status: CheckStatus
+    run_at: datetime | None = None
+    """From the annotation steadyfleet.dev/run-at: nodes last visited before this moment are due at once. None also for
+    a value that is no RFC 3339 time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """A ConsistencyBaseline as it is stored now."""
+
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    spec: BaselineSpec
+    status: BaselineStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +187,8 @@ class Pod:
     """Image of the engine container as the pod's spec has it."""
     image_id: str = ""
     """What the runtime says it runs; compare only within one runtime and architecture."""
+    check_uid: str = ""
+    """By its label; a pod left by a deleted check of the same name has another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,3 +264,27 @@ class VisitRecord:
     """The GPU that the visit had to use, empty for any."""
     launches: int = 0
     """How many launches were received."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """All that one pass of one check knows. Jobs and Pods come from a fresh LIST, nodes from the fleet's snapshot."""
+
+    now: datetime
+    check: Check
+    nodes: tuple[Node, ...]
+    jobs: tuple[Job, ...] = ()
+    pods: tuple[Pod, ...] = ()
+    launches: tuple[LaunchRecord, ...] = ()
+    """Of this check and any epoch, oldest first."""
+    visits: tuple[VisitRecord, ...] = ()
+    """Of this check and any epoch, oldest first."""
+    baselines: tuple[Baseline, ...] = ()
+    node_checks: Mapping[str, NodeCheck] = field(default_factory=dict)
+    """This check's entry in the NodeConsistency of each node that has one."""
+    may_run: bool = True
+    """The check's namespace is one that the administrator listed."""
+    may_mark: bool = False
+    """The check's namespace may mark nodes, and the operator is not on a dry run."""
+    refusals: Mapping[str, str] = field(default_factory=dict)
+    """Version -> what the API server said when a pod of that version was refused on trial."""
