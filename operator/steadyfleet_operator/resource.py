@@ -239,8 +239,10 @@ class NodeCheck(ResourceModel):
     cause: Cause = Cause.NONE
     reason: str = ""
     message: str = ""
+    may_mark: bool = False
+    """The check is in Mark mode, in a namespace that may mark."""
     marked: bool = False
-    """The check wants the node marked: Divergent, in Mark mode, allowed, and within the breaker."""
+    """The check wants the node marked: it may mark, a GPU is Divergent, and the breaker let it through."""
     consistent_gpus: int = Field(default=0, alias="consistentGPUs")
     gpus: tuple[GPUEntry, ...] = ()
     """At most 16; only GPUs that are not Consistent."""

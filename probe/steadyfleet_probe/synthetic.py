@@ -85,8 +85,20 @@ _LINEAR = {128: Scale(1, 18), 256: Scale(1, 19), 384: Scale(1, 19), 1024: Scale(
 _LINEAR_WIDEST = Scale(1, 21)
 
 _FILES: dict[Synthetic, dict[str, str]] = {
-    Synthetic.TINY: {},
-    Synthetic.SMALL: {},
+    Synthetic.TINY: {
+        "config.json": "284a32287b16d745c7de34ffda3ca97ef0cc86896f69a08e62da2a9ec5c68545",
+        "generation_config.json": "1a5bd5822a01749ac395f0a28fe70f99494e514c1bdb4d66e0cab93aa91b258d",
+        "tokenizer.json": "17620e6b5bc7a93765445d260befe37b5e1d265408e2886690a5d420dd09ccdc",
+        "tokenizer_config.json": "9acaa058ef77a11f21078686cd41eac67c176867719130451c6863c166992b76",
+        "model.safetensors": "6b2b1e0b8be86c1f03440b727dff9e64b0401ceeba9f260849a4dc19868fda8a",
+    },
+    Synthetic.SMALL: {
+        "config.json": "c05c31ba5c01f0c619b4761e04f2934ed700f414f4d02cf69792cb41d76fa71b",
+        "generation_config.json": "1a5bd5822a01749ac395f0a28fe70f99494e514c1bdb4d66e0cab93aa91b258d",
+        "tokenizer.json": "17620e6b5bc7a93765445d260befe37b5e1d265408e2886690a5d420dd09ccdc",
+        "tokenizer_config.json": "3f652d850f1fc64e80f64a4582f215107832b55c37bb194d3ec67ff88a2e2648",
+        "model.safetensors": "9921deb011d0a87388572151d3f425dd3599abeb8486990cc9dd4e1402863796",
+    },
 }
 """sha256 of each file. Changing one of them is a new model: raise the contract's RECIPE with it."""
 

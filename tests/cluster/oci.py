@@ -13,9 +13,9 @@ import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_CHUNK_BYTES = 1 << 20
 _GZIP_LEVEL = 1
 """The archives never travel: speed counts, size does not."""
 
@@ -123,19 +123,23 @@ class _Blob:
         return cls(data=data, digest=f"sha256:{hashlib.sha256(data).hexdigest()}")
 
 
-class _Hashing(io.RawIOBase):
-    """Passes what is written on, and hashes it."""
+class _Sink(Protocol):
+    def write(self, data: bytes, /) -> int: ...
 
-    def __init__(self, target: io.BufferedIOBase | io.BufferedWriter | gzip.GzipFile | "_Hashing", digest: "hashlib._Hash"):
+
+class _Hashing:
+    """Passes what is written on, and hashes it: as much of a file as gzip and tarfile need."""
+
+    def __init__(self, target: _Sink, digest: "hashlib._Hash") -> None:
         self._target, self._digest = target, digest
 
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: bytes) -> int:  # type: ignore[override]
+    def write(self, data: bytes, /) -> int:
         self._digest.update(data)
         self._target.write(data)
         return len(data)
+
+    def flush(self) -> None:
+        """Nothing is held back here."""
 
 
 def _blob_path(digest: str) -> str:

@@ -69,9 +69,12 @@ def mark(entries: Mapping[str, NodeCheck], seen: Observation) -> tuple[dict[str,
     action = seen.check.spec.action
     divergent = sorted(name for name, entry in entries.items() if entry.verdict is Verdict.DIVERGENT)
     if action.mode is not ActionMode.MARK:
-        return _with_marks(entries, set()), (Reason.OBSERVE_ONLY, "action.mode is Observe: no node is marked")
+        return _with_marks(entries, set(), may_mark=False), (
+            Reason.OBSERVE_ONLY,
+            "action.mode is Observe: no node is marked",
+        )
     if not seen.may_mark:
-        return _with_marks(entries, set()), (
+        return _with_marks(entries, set(), may_mark=False), (
             Reason.MARKING_NAMESPACE_NOT_ALLOWED,
             f"checks of namespace {seen.check.namespace} may not mark nodes; "
             "the administrator lists such namespaces in markNamespaces, and dryRun must be off",
@@ -79,12 +82,15 @@ def mark(entries: Mapping[str, NodeCheck], seen: Observation) -> tuple[dict[str,
     cap = min(action.max_marked_nodes, max(1, len(entries) * action.max_marked_percent // 100))
     already = {name for name in divergent if entries[name].marked}
     if len(divergent) > cap:
-        return _with_marks(entries, already), (
+        return _with_marks(entries, already, may_mark=True), (
             Reason.TOO_MANY_DIVERGE,
             f"{len(divergent)} nodes diverge, more than the {cap} that may be marked: no further node is marked; "
             "look at what they share before you raise action.maxMarkedNodes or maxMarkedPercent",
         )
-    return _with_marks(entries, set(divergent)), (Reason.MARKING_ALLOWED, f"up to {cap} nodes may be marked")
+    return _with_marks(entries, set(divergent), may_mark=True), (
+        Reason.MARKING_ALLOWED,
+        f"up to {cap} nodes may be marked",
+    )
 
 
 def is_stale(entry: NodeCheck, *, now: datetime, interval_seconds: int) -> bool:
@@ -97,8 +103,11 @@ def _is_old(seen: Observation, moment: datetime) -> bool:
     return seen.now - moment > timedelta(seconds=EXPIRY_INTERVALS * seen.check.spec.schedule.interval_seconds)
 
 
-def _with_marks(entries: Mapping[str, NodeCheck], marked: set[str]) -> dict[str, NodeCheck]:
-    return {name: entry.model_copy(update={"marked": name in marked}) for name, entry in entries.items()}
+def _with_marks(entries: Mapping[str, NodeCheck], marked: set[str], *, may_mark: bool) -> dict[str, NodeCheck]:
+    return {
+        name: entry.model_copy(update={"may_mark": may_mark, "marked": name in marked})
+        for name, entry in entries.items()
+    }
 
 
 def _standing(

@@ -232,6 +232,8 @@ class LaunchRecord:
     image: str = ""
     image_id: str = ""
     wanted_gpu: str = ""
+    full: bool = False
+    """The bundle holds the full decode with its arrays."""
 
     @property
     def gpu(self) -> str:

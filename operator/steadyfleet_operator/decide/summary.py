@@ -164,3 +164,19 @@ def _divergent(entries: Mapping[str, NodeCheck]) -> tuple[DivergentGPU, ...]:
         if gpu.verdict is Verdict.DIVERGENT
     ]
     return tuple(found[:MAX_LISTED_DIVERGENT])
+
+
+def invalid_conditions(
+    before: Sequence[Condition], generation: int, message: str, now: datetime
+) -> tuple[Condition, ...]:
+    """For a check that can't be read: only Ready says so, the others stay as they were."""
+    ready = next((condition for condition in before if condition.type == "Ready"), None)
+    told = Condition(
+        type="Ready",
+        status="False",
+        reason=Reason.SPEC_INVALID.value,
+        message=message[:MAX_MESSAGE],
+        last_transition_time=ready.last_transition_time if ready and ready.status == "False" else text(now),
+        observed_generation=generation,
+    )
+    return (told, *(condition for condition in before if condition.type != "Ready"))

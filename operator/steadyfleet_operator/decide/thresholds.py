@@ -9,8 +9,8 @@ FIRST_VOTE_NODES = 20
 """A first baseline waits until this many nodes were measured, or all selected ones were tried."""
 
 EXPIRY_INTERVALS = 2
-"""A node whose newest result is older than this many intervals is Unknown: it says nothing about today. By node, since a
-visit meets one GPU of a node that has eight."""
+"""A node whose newest result is older than this many intervals is Unknown: it says nothing of today. By node, since
+a visit meets one GPU of a node that has eight."""
 
 RETRY_SECONDS = 60
 """Wait after a visit without a result; doubled for each further one in a row, never longer than the interval."""

@@ -251,7 +251,7 @@ class _Group:
         return convicting
 
     def _fresh_controls(self, uuid: str, began: datetime) -> list[LaunchRecord]:
-        """Launches on other nodes, of GPUs that were clean just before, in pods made after the suspect's first launch."""
+        """Launches on other nodes, of GPUs that were clean just before, in pods made after the suspect differed."""
         return [
             launch
             for other, visits in self.visits.items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from steadyfleet_operator.decide.observation import Baseline, Check
-from steadyfleet_operator.errors import Conflict
+from steadyfleet_operator.errors import Conflict, SpecInvalid
 from steadyfleet_operator.kube import fields
 from steadyfleet_operator.kube.checks import KIND as CHECK_KIND
 from steadyfleet_operator.kube.checks import dump, owner_reference, parse_part
@@ -52,13 +52,18 @@ class Baselines:
 
 def parse_baseline(item: JsonObject) -> Baseline:
     metadata = item["metadata"]
+    try:
+        spec, status = parse_part(BaselineSpec, item, "spec"), parse_part(BaselineStatus, item, "status")
+    except SpecInvalid as error:
+        # Not taken as empty: what was accepted once must not be forgotten because of a typing error.
+        raise SpecInvalid(f"consistencybaseline {metadata['namespace']}/{metadata['name']}: {error}") from error
     return Baseline(
         namespace=metadata["namespace"],
         name=metadata["name"],
         uid=metadata["uid"],
         resource_version=metadata["resourceVersion"],
-        spec=parse_part(BaselineSpec, item, "spec"),
-        status=parse_part(BaselineStatus, item, "status"),
+        spec=spec,
+        status=status,
     )
 
 

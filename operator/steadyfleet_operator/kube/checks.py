@@ -18,14 +18,11 @@ from steadyfleet_operator.errors import KubernetesError, SpecInvalid
 from steadyfleet_operator.kube import fields
 from steadyfleet_operator.kube.client import KubeClient, PatchType
 from steadyfleet_operator.kube.resources import CHECKS, JsonObject
-from steadyfleet_operator.resource import GROUP, CheckSpec, CheckStatus, Condition, ResourceModel
+from steadyfleet_operator.resource import ANNOTATION_RUN_AT, CheckSpec, CheckStatus, Condition, ResourceModel
 
 M = TypeVar("M", bound=ResourceModel)
 
 KIND = "ConsistencyCheck"
-
-ANNOTATION_RUN_AT = f"{GROUP}/run-at"
-"""RFC 3339: nodes last visited before this moment are due at once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,10 @@ def is_deleting(item: Mapping[str, Any]) -> bool:
     return bool(child(item, "metadata").get("deletionTimestamp"))
 
 
+def name_of(item: Mapping[str, Any]) -> str:
+    return text(child(item, "metadata"), "name")
+
+
 def labels_of(item: Mapping[str, Any]) -> dict[str, str]:
     return child(child(item, "metadata"), "labels")
 

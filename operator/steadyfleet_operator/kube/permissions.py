@@ -1,5 +1,5 @@
-"""What the operator may do on the API server: exactly the verbs that the code in this folder uses. The chart's roles are
-held against this table by a test."""
+"""What the operator may do on the API server: exactly the verbs that the code in this folder uses. The chart's roles
+are held against this table by a test, and so are the requests that the operator's tests make."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ PERMISSIONS = (
     _may(Scope.CHECK_NAMESPACES, "", "pods", "create"),
     # RBAC cannot bind `create` to a name.
     _may(Scope.OWN_NAMESPACE, "coordination.k8s.io", "leases", "create"),
-    _may(Scope.OWN_NAMESPACE, "coordination.k8s.io", "leases", "get update", names="steadyfleet-operator"),
+    _may(Scope.OWN_NAMESPACE, "coordination.k8s.io", "leases", "get update delete", names="steadyfleet-operator"),
     _may(Scope.OWN_NAMESPACE, "", "secrets", "create"),
-    _may(Scope.OWN_NAMESPACE, "", "secrets", "get update", names="steadyfleet-report-tls"),
+    _may(Scope.OWN_NAMESPACE, "", "secrets", "get update delete", names="steadyfleet-report-tls"),
+    # The uninstall ends the operator before it clears what the operator would set again.
+    _may(Scope.OWN_NAMESPACE, "apps", "deployments/scale", "patch", names="steadyfleet-operator"),
 )

@@ -93,7 +93,7 @@ def _parse_review(answer: JsonObject) -> TokenIdentity | TokenRefused:
     status = fields.child(answer, "status")
     user = fields.child(status, "user")
     name = fields.text(user, "username")
-    if status.get("authenticated") is not True or wire.AUDIENCE not in fields.children(status, "audiences"):
+    if status.get("authenticated") is not True or wire.AUDIENCE not in (status.get("audiences") or ()):
         return TokenRefused(fields.text(status, "error") or "the token is not valid for this audience")
     if not name.startswith(_SERVICE_ACCOUNT):
         return TokenRefused(f"{name} is no service account")

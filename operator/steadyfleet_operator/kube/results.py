@@ -5,16 +5,19 @@ A Node that comes back under its name with another uid is another machine: its o
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from steadyfleet_operator.decide.observation import Node
-from steadyfleet_operator.errors import Conflict
+from steadyfleet_operator.errors import Conflict, SpecInvalid
 from steadyfleet_operator.kube import fields
 from steadyfleet_operator.kube.checks import dump, parse_part
 from steadyfleet_operator.kube.client import KubeClient
 from steadyfleet_operator.kube.resources import NODE_CONSISTENCIES, JsonObject
 from steadyfleet_operator.resource import NodeCheck, NodeStatus
+
+log = logging.getLogger(__name__)
 
 KIND = "NodeConsistency"
 
@@ -39,12 +42,10 @@ class NodeResults:
         self._client = client
 
     async def get(self, node: str) -> NodeResult | None:
-        """Raises SpecInvalid if the stored object is none that the models take."""
         item = await self._client.get(NODE_CONSISTENCIES, node)
         return None if item is None or fields.is_deleting(item) else parse_result(item)
 
     async def list_all(self) -> tuple[NodeResult, ...]:
-        """Raises SpecInvalid if a stored object is none that the models take."""
         return (await self._client.list_all(NODE_CONSISTENCIES, parse_result)).items
 
     async def put_entry(self, node: Node, entry: NodeCheck) -> NodeStatus:
@@ -105,13 +106,19 @@ def without_entry(status: NodeStatus, *, namespace: str, check: str) -> NodeStat
 
 
 def parse_result(item: JsonObject) -> NodeResult:
+    """A status that the models do not take counts as empty: it holds nothing that the next passes don't write again."""
     metadata = item["metadata"]
+    try:
+        status = parse_part(NodeStatus, item, "status")
+    except SpecInvalid as error:
+        log.warning("nodeconsistency %s is not readable and will be written anew: %s", metadata["name"], error)
+        status = NodeStatus()
     return NodeResult(
         name=metadata["name"],
         uid=metadata["uid"],
         node_uid=fields.owner_uid(item, "Node"),
         resource_version=metadata["resourceVersion"],
-        status=parse_part(NodeStatus, item, "status"),
+        status=status,
     )
 
 

@@ -1,0 +1,133 @@
+"""One bundle of the evidence store: a gzip file of two lines of JSON.
+
+    line 1   what the operator knows of the launch (or of the visit), with a summary of the report
+    line 2   the report itself, every array as it came (launches only)
+
+Line 1 is all that a restart reads into memory; line 2 is what a verdict can be recomputed from, offline.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import zlib
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from steadyfleet_contract.report import PassName, Report
+from steadyfleet_operator.decide.observation import LaunchRecord, VisitRecord
+from steadyfleet_operator.errors import EvidenceError
+from steadyfleet_operator.intake.authenticate import Sender
+
+R = TypeVar("R", LaunchRecord, VisitRecord)
+
+_LAUNCHES = TypeAdapter(LaunchRecord)
+_VISITS = TypeAdapter(VisitRecord)
+
+COMPRESSION = 6
+"""Packed logprobs hardly shrink; the rest does at any level."""
+
+
+def launch_record(sender: Sender, report: Report, *, evidence: str, received_at: datetime) -> LaunchRecord:
+    repeats = report.repeats
+    return LaunchRecord(
+        evidence=evidence,
+        namespace=sender.namespace,
+        check=sender.check,
+        check_uid=sender.check_uid,
+        epoch=report.epoch,
+        version=sender.version,
+        purpose=sender.purpose,
+        slot=sender.slot,
+        attempt=sender.attempt,
+        node=sender.node,
+        node_uid=sender.node_uid,
+        pod_uid=sender.pod_uid,
+        received_at=received_at,
+        launch=report.launch,
+        kind=report.kind,
+        cache=report.cache,
+        outcome=report.outcome,
+        message=report.message,
+        gpus=tuple(gpu.uuid for gpu in report.gpus),
+        product=report.gpus[0].product if report.gpus else "",
+        digest=report.digest or "",
+        prompt_set_digest=report.prompt_set_digest or "",
+        weights_digest=report.weights_digest or "",
+        repeat_rounds=repeats.rounds if repeats else 0,
+        differing_rounds=repeats.differing_rounds if repeats else 0,
+        non_finite=sum(prompt.non_finite for result in report.passes for prompt in result.prompts),
+        fingerprint=report.fingerprint,
+        image=sender.image,
+        image_id=sender.image_id,
+        wanted_gpu=sender.asked.wanted_gpu,
+        full=any(result.name is PassName.FULL_DECODE for result in report.passes),
+    )
+
+
+def content_hash(report: Report) -> str:
+    """Equal for two reports that say the same, however they were written or compressed."""
+    return hashlib.sha256(report.model_dump_json(by_alias=True).encode()).hexdigest()
+
+
+def pack_launch(record: LaunchRecord, report: Report, *, content: str) -> bytes:
+    head = {"content": content, "launch": _LAUNCHES.dump_python(record, mode="json")}
+    return _pack(head, report.model_dump_json(by_alias=True).encode())
+
+
+def pack_visit(record: VisitRecord) -> bytes:
+    return _pack({"visit": _VISITS.dump_python(record, mode="json")}, b"")
+
+
+def unpack_launch(data: bytes) -> tuple[LaunchRecord, str]:
+    """The record and the content hash. Raises EvidenceError for anything but a whole bundle."""
+    head = _head(data)
+    try:
+        return _LAUNCHES.validate_python(head["launch"], strict=False), str(head["content"])
+    except (KeyError, ValidationError) as error:
+        raise EvidenceError(f"no launch record: {error}") from error
+
+
+def unpack_visit(data: bytes) -> VisitRecord:
+    """Raises EvidenceError for anything but a whole bundle."""
+    head = _head(data)
+    try:
+        return _VISITS.validate_python(head["visit"], strict=False)
+    except (KeyError, ValidationError) as error:
+        raise EvidenceError(f"no visit record: {error}") from error
+
+
+def unpack_report(data: bytes) -> Report:
+    """Line 2, for whoever recomputes a verdict. Raises EvidenceError."""
+    try:
+        return Report.model_validate_json(_lines(data)[1])
+    except (IndexError, ValidationError) as error:
+        raise EvidenceError(f"no report: {error}") from error
+
+
+def _pack(head: Mapping[str, Any], body: bytes) -> bytes:
+    line = json.dumps(head, separators=(",", ":"), ensure_ascii=True).encode()
+    # mtime 0: equal content makes an equal file.
+    return gzip.compress(line + b"\n" + body + (b"\n" if body else b""), compresslevel=COMPRESSION, mtime=0)
+
+
+def _lines(data: bytes) -> list[bytes]:
+    """The checksum at the end of a gzip file also tells a half-written one."""
+    try:
+        return gzip.decompress(data).split(b"\n")
+    except (OSError, EOFError, zlib.error) as error:
+        raise EvidenceError(f"not a whole gzip file: {error}") from error
+
+
+def _head(data: bytes) -> Mapping[str, Any]:
+    try:
+        head = json.loads(_lines(data)[0])
+    except ValueError as error:
+        raise EvidenceError(f"line 1 is not JSON: {error}") from error
+    if not isinstance(head, dict):
+        raise EvidenceError("line 1 is not an object")
+    return head

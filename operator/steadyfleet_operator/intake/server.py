@@ -1,0 +1,153 @@
+"""The report server: what a probe posts is checked, made durable, and only then acknowledged.
+
+    token -> TokenReview -> pod -> Job -> body within the limits -> as asked -> evidence store -> 200 -> the check wakes
+
+The sender is known before its body is read, so that strangers can't fill the memory. While the operator is not ready,
+the API server is away or the disk is full, the answer is 503 with Retry-After, and nothing is acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from steadyfleet_contract.report import DigestAnswer, ErrorAnswer, ReportReceipt
+from steadyfleet_contract.spec import ContractModel
+from steadyfleet_contract.wire import DIGESTS_PATH, REPORTS_PATH
+from steadyfleet_operator.decide.observation import LaunchRecord
+from steadyfleet_operator.errors import EvidenceError, ReportRefused
+from steadyfleet_operator.intake.accept import accept_query, accept_report
+from steadyfleet_operator.intake.answers import ReportResult, refused
+from steadyfleet_operator.intake.authenticate import Authenticator
+from steadyfleet_operator.intake.body import read_body
+from steadyfleet_operator.intake.store import EvidenceStore
+
+log = logging.getLogger(__name__)
+
+RETRY_AFTER_SECONDS = 5
+SHUTDOWN_SECONDS = 5.0
+
+BODIES_AT_ONCE = 16
+"""Bodies read and parsed at a time: each may hold a few times the size limit."""
+
+MAX_MESSAGE_CHARACTERS = 2048
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class ReportServer:
+    """`ready`: whether reports may be taken now (the store is open, the Lease held). `accepted`: called after a report
+    is durable, and for a duplicate too (the wake-up may have been lost). `answered`: called once a report."""
+
+    def __init__(
+        self,
+        *,
+        authenticator: Authenticator,
+        store: EvidenceStore,
+        ready: Callable[[], bool] = lambda: True,
+        accepted: Callable[[LaunchRecord], None] = lambda _: None,
+        answered: Callable[[ReportResult], None] = lambda _: None,
+    ) -> None:
+        self._authenticator = authenticator
+        self._store = store
+        self._ready = ready
+        self._accepted = accepted
+        self._answered = answered
+        self._bodies = asyncio.Semaphore(BODIES_AT_ONCE)
+        self._runner: web.AppRunner | None = None
+
+    async def start(self, *, port: int, tls: ssl.SSLContext, host: str | None = None) -> int:
+        """Listens; returns the port (the one the system gave if `port` is 0). Raises OSError if it is taken."""
+        app = web.Application(middlewares=[_errors_as_answers])
+        app.router.add_post(REPORTS_PATH, self._report)
+        app.router.add_post(DIGESTS_PATH, self._digest)
+        # The server's own decompression has no limit that fits; body.py does it.
+        runner = web.AppRunner(app, access_log=None, auto_decompress=False, shutdown_timeout=SHUTDOWN_SECONDS)
+        await runner.setup()
+        self._runner = runner
+        site = web.TCPSite(runner, host=host, port=port, ssl_context=tls)
+        await site.start()
+        return int(runner.addresses[0][1])
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def _report(self, request: web.Request) -> web.StreamResponse:
+        result = ReportResult.INTERNAL_ERROR
+        try:
+            receipt = await self._take(request)
+            result = ReportResult.DUPLICATE if receipt.duplicate else ReportResult.ACCEPTED
+            return _answer(receipt)
+        except ReportRefused as error:
+            result = ReportResult(error.reason)
+            raise
+        finally:
+            self._answered(result)
+
+    async def _take(self, request: web.Request) -> ReportReceipt:
+        self._check_ready()
+        sender = await self._authenticator.sender(request.headers.get("Authorization", ""))
+        async with self._bodies:
+            body = await read_body(request)
+            report = await asyncio.to_thread(accept_report, body, sender.asked)
+        try:
+            record, duplicate = await self._store.put_launch(sender, report)
+        except EvidenceError as error:
+            log.error("report of %s/%s from node %s not stored: %s", sender.namespace, sender.check, sender.node, error)
+            raise refused(ReportResult.EVIDENCE_UNAVAILABLE, f"the report could not be stored: {error}") from error
+        log.info(
+            "report %s%s: %s on node %s, gpu %s",
+            record.evidence, " (again)" if duplicate else "", record.outcome.value, record.node, record.gpu or "none",
+        )  # fmt: skip
+        self._accepted(record)
+        return ReportReceipt(accepted=True, duplicate=duplicate)
+
+    async def _digest(self, request: web.Request) -> web.StreamResponse:
+        self._check_ready()
+        sender = await self._authenticator.sender(request.headers.get("Authorization", ""))
+        query = accept_query(await read_body(request), sender.asked)
+        known = self._store.known(
+            sender.check_uid,
+            epoch=sender.asked.epoch,
+            version=sender.version,
+            kind=query.kind,
+            digest=query.digest,
+        )
+        return _answer(DigestAnswer(known=known))
+
+    def _check_ready(self) -> None:
+        if not self._ready():
+            raise refused(ReportResult.NOT_READY, "the operator is starting or stopping; try again")
+
+
+@web.middleware
+async def _errors_as_answers(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except ReportRefused as error:
+        log.warning("%s %s refused: %s %s: %s", request.method, request.path, error.reason, error.field, error.message)
+        return _refusal(error)
+    except web.HTTPException as error:
+        # The router's own 404 and 405.
+        return _refusal(refused(ReportResult.UNKNOWN_PATH, f"{request.method} {request.path}: {error.reason}"))
+    except Exception:  # the border: a fault of ours must reach the log, and the probe as something to try again
+        log.exception("%s %s failed", request.method, request.path)
+        return _refusal(refused(ReportResult.INTERNAL_ERROR, "the operator failed; its log says how"))
+
+
+def _refusal(error: ReportRefused) -> web.Response:
+    body = ErrorAnswer(reason=error.reason, field=error.field[:256], message=error.message[:MAX_MESSAGE_CHARACTERS])
+    response = _answer(body, status=error.status)
+    if error.status >= 500:
+        response.headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
+    return response
+
+
+def _answer(body: ContractModel, *, status: int = 200) -> web.Response:
+    return web.Response(text=body.model_dump_json(by_alias=True), status=status, content_type="application/json")

@@ -1,0 +1,233 @@
+"""One pass of one check: look, decide, act, write the status, tell.
+
+Every step can be interrupted and done again by the next pass. Whatever an event said, the pass reads the check, LISTs
+its Jobs and Pods, and takes the stored results; what it decides is `decide`'s business, and pure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from steadyfleet_operator.decide import decide
+from steadyfleet_operator.decide.marks import MarkAction, wanted_mark
+from steadyfleet_operator.decide.observation import Check, Node, Observation
+from steadyfleet_operator.decide.plan import Plan, Start
+from steadyfleet_operator.decide.summary import invalid_conditions
+from steadyfleet_operator.errors import Conflict, KubernetesError, Refused, SpecInvalid
+from steadyfleet_operator.intake.store import EvidenceStore
+from steadyfleet_operator.kube.baselines import Baselines
+from steadyfleet_operator.kube.checks import Checks, InvalidCheck
+from steadyfleet_operator.kube.events import Events
+from steadyfleet_operator.kube.fleet import Fleet
+from steadyfleet_operator.kube.jobs import Jobs
+from steadyfleet_operator.kube.marks import Marks
+from steadyfleet_operator.kube.podspec import Visit, build_job
+from steadyfleet_operator.kube.resources import JsonObject
+from steadyfleet_operator.metrics import CheckView, Metrics
+from steadyfleet_operator.reasons import Reason
+from steadyfleet_operator.results import Results
+from steadyfleet_operator.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Everything a pass reads from and writes to."""
+
+    checks: Checks
+    jobs: Jobs
+    baselines: Baselines
+    results: Results
+    marks: Marks
+    events: Events
+    fleet: Fleet
+    store: EvidenceStore
+
+
+@dataclass
+class Reconciler:
+    """Holds no decision from one pass to the next; `_counted` only keeps a latency from being observed twice."""
+
+    cluster: Cluster
+    settings: Settings
+    metrics: Metrics
+    report_ca: Callable[[], str]
+    now: Callable[[], datetime]
+    _counted: dict[str, datetime] = field(default_factory=dict)
+
+    async def reconcile(self, namespace: str, name: str) -> float | None:
+        """One pass. Returns in how many seconds to look again, None if the check is gone. Raises KubernetesError."""
+        check = await self.cluster.checks.get(namespace, name)
+        if check is None:
+            self.metrics.forget(namespace, name)
+            return None
+        if isinstance(check, InvalidCheck):
+            return await self._tell_invalid(check)
+        seen = await self._observe(check)
+        plan = decide(seen)
+        jobs, refusals = await self._try_pods(check, plan.start)
+        if refusals:
+            plan = decide(replace(seen, refusals=refusals))
+
+        await self._record(plan)
+        await self._delete_jobs(plan)
+        await self._write_baselines(check, plan)
+        await self._write_entries(check, seen, plan)
+        check = await self._write_status(check, plan)
+        if check is None:
+            return None
+        await self._create_jobs(plan.start, jobs)
+        self._tell(check, seen, plan)
+        return plan.requeue_seconds
+
+    async def _observe(self, check: Check) -> Observation:
+        jobs, pods, baselines = await asyncio.gather(
+            self.cluster.jobs.list_jobs(check.namespace, check.name),
+            self.cluster.jobs.list_pods(check.namespace, check.name),
+            self.cluster.baselines.list_of(check),
+        )
+        # The stored results are read last: a Job that is seen to have ended has posted its reports before.
+        nodes = self.cluster.fleet.snapshot()
+        return Observation(
+            now=self.now(),
+            check=check,
+            nodes=tuple(nodes.values()),
+            jobs=jobs,
+            pods=pods,
+            launches=self.cluster.store.launches(check.uid),
+            visits=self.cluster.store.visits(check.uid),
+            baselines=baselines,
+            node_checks=self.cluster.results.of_check(check, nodes),
+            may_run=check.namespace in self.settings.check_namespaces,
+            may_mark=check.namespace in self.settings.mark_namespaces and not self.settings.dry_run,
+        )
+
+    async def _try_pods(self, check: Check, starts: Sequence[Start]) -> tuple[dict[int, JsonObject], dict[str, str]]:
+        """The Jobs to create, by slot, and what the API server says to the pods that it would refuse, by version."""
+        jobs: dict[int, JsonObject] = {}
+        refusals: dict[str, str] = {}
+        for start in starts:
+            if start.version.name in refusals:
+                continue
+            try:
+                job = build_job(await self._visit(check, start), settings=self.settings, report_ca=self.report_ca())
+                refusal = await self.cluster.jobs.refusal(job)
+            except SpecInvalid as error:
+                refusal = str(error)
+            if refusal:
+                refusals[start.version.name] = refusal
+            else:
+                jobs[start.slot.slot] = job
+        return jobs, refusals
+
+    async def _visit(self, check: Check, start: Start) -> Visit:
+        needed = check.spec.engine.gpus_per_probe
+        if start.whole_node:
+            needed = max(needed, await self.cluster.jobs.free_units(start.node, check.spec.nodes.resource_name))
+        return Visit(check=check, slot=start.slot, image=start.version.image, probe=start.probe, gpus=needed)
+
+    async def _record(self, plan: Plan) -> None:
+        """Before the Job goes: once it is gone nothing else knows how the visit ended."""
+        for visit in plan.visits:
+            await self.cluster.store.put_visit(visit)
+            self.metrics.visits.labels(visit.namespace, visit.check, visit.reason.value).inc()
+            log.info(
+                "visit of %s by %s/%s ended: %s: %s",
+                visit.node,
+                visit.namespace,
+                visit.check,
+                visit.reason.value,
+                visit.message,
+            )
+
+    async def _delete_jobs(self, plan: Plan) -> None:
+        for job in plan.delete:
+            await self.cluster.jobs.delete(job)
+
+    async def _write_baselines(self, check: Check, plan: Plan) -> None:
+        for write in plan.baselines:
+            await self.cluster.baselines.write(check, write.name, write.spec, write.status)
+
+    async def _write_entries(self, check: Check, seen: Observation, plan: Plan) -> None:
+        """NodeConsistency first, then the mark that follows from it."""
+        nodes = {node.name: node for node in seen.nodes}
+        for name, entry in plan.node_checks.items():
+            if name not in nodes:
+                self.cluster.results.forget(name)
+            elif entry is None:
+                await self.cluster.results.drop(nodes[name], namespace=check.namespace, check=check.name)
+            else:
+                await self.cluster.results.put(nodes[name], entry)
+        await self.settle_marks(nodes)
+
+    async def settle_marks(self, nodes: Mapping[str, Node]) -> None:
+        """Every node that carries or shall carry a mark, whichever check it comes from."""
+        if not self.settings.dry_run:
+            for node in nodes.values():
+                wanted = wanted_mark(node, self.cluster.results.status_of(node))
+                if wanted is None:
+                    continue
+                if wanted.action is MarkAction.MARK:
+                    await self.cluster.marks.mark(node.name, node.uid, reason=wanted.reason, message=wanted.message)
+                elif wanted.action is MarkAction.RECOVER:
+                    await self.cluster.marks.recover(node.name, node.uid, reason=wanted.reason, message=wanted.message)
+                else:
+                    await self.cluster.marks.remove(node.name, node.uid)
+        self.metrics.marked_nodes = frozenset(
+            node.name
+            for node in nodes.values()
+            if any(entry.marked for entry in self.cluster.results.status_of(node).checks) and not self.settings.dry_run
+        )
+
+    async def _write_status(self, check: Check, plan: Plan) -> Check | None:
+        """Once a pass, guarded, and before any Job of a raised attempt is created."""
+        if plan.status == check.status:
+            return check
+        return await self.cluster.checks.write_status(check, plan.status)
+
+    async def _create_jobs(self, starts: Sequence[Start], jobs: Mapping[int, JsonObject]) -> None:
+        for start in starts:
+            try:
+                await self.cluster.jobs.create(jobs[start.slot.slot])
+            except Conflict:
+                # The slot's name is still taken; the next pass sees by what.
+                log.info("slot %d of %s is still taken", start.slot.slot, start.probe.check)
+            except Refused as refused:
+                log.warning("the API server refused the Job of slot %d: %s", start.slot.slot, refused.message)
+
+    def _tell(self, check: Check, seen: Observation, plan: Plan) -> None:
+        """Events and metrics, only after the status is written."""
+        for note in plan.events:
+            self.cluster.events.post_check(check, type=note.type, reason=note.reason, message=note.message)
+        entries = dict(seen.node_checks)
+        for name, entry in plan.node_checks.items():
+            if entry is None:
+                entries.pop(name, None)
+            else:
+                entries[name] = entry
+        self.metrics.views[check.namespace, check.name] = CheckView(
+            spec=check.spec, status=plan.status, entries=entries, jobs=len(seen.jobs)
+        )
+        counted = self._counted.get(check.uid, seen.now)
+        for launch in seen.launches:
+            if launch.received_at > counted:
+                self.metrics.report_to_verdict.observe((self.now() - launch.received_at).total_seconds())
+        self._counted[check.uid] = max((launch.received_at for launch in seen.launches), default=seen.now)
+
+    async def _tell_invalid(self, check: InvalidCheck) -> float | None:
+        conditions = invalid_conditions(check.conditions, check.generation, str(check.error), self.now())
+        if conditions != check.conditions:
+            try:
+                await self.cluster.checks.write_conditions(check, conditions)
+            except Conflict:
+                return 0.0
+            self.cluster.events.post_check(check, type="Warning", reason=Reason.SPEC_INVALID, message=str(check.error))
+        return 300.0
+
+
+__all__ = ["Cluster", "KubernetesError", "Reconciler"]
