@@ -39,11 +39,18 @@ def main() -> int:
         lost = group.subgroup(LeaseLost)
         if lost is not None:
             # Nothing of ours may be written from here on; the next process starts from what is stored.
-            log.error("the Lease is lost: %s", lost.exceptions[0])
+            log.error("the Lease is lost: %s", _leaf(lost))
             os._exit(3)
         log.error("the operator failed", exc_info=group)
         return 1
     return 0
+
+
+def _leaf(error: BaseException) -> BaseException:
+    """Task groups wrap what happened once for each level."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 if __name__ == "__main__":

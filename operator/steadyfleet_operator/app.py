@@ -17,11 +17,11 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 
 from steadyfleet_operator import health
-from steadyfleet_operator.errors import SteadyfleetError
+from steadyfleet_operator.errors import SteadyfleetError, Stop
 from steadyfleet_operator.handlers import watch_checks
 from steadyfleet_operator.intake.server import ReportServer
 from steadyfleet_operator.intake.store import EvidenceStore
-from steadyfleet_operator.janitor import RELOAD_SECONDS, TIDY_SECONDS, tidy
+from steadyfleet_operator.janitor import TIDY_SECONDS, Janitor
 from steadyfleet_operator.kube.baselines import Baselines
 from steadyfleet_operator.kube.checks import Checks
 from steadyfleet_operator.kube.client import KubeClient
@@ -45,10 +45,6 @@ log = logging.getLogger(__name__)
 
 STUCK_SECONDS = 300.0
 """A pass takes well under a second and every check is looked at twice a minute: after this long nothing moves."""
-
-
-class Stop(Exception):
-    """The process was asked to end."""
 
 
 def utc_now() -> datetime:
@@ -185,21 +181,16 @@ async def _start(
         for resource in (JOBS, PODS):
             group.create_task(wake_by(client, resource, namespace, passes.wake), name=f"{resource.plural} {namespace}")
     group.create_task(watch_checks(passes.wake, in_cluster=in_cluster), name="checks")
-    group.create_task(_tidy(reconciler, results, tidy_now), name="janitor")
+    group.create_task(_tidy(Janitor(reconciler), tidy_now), name="janitor")
     state.starting = ""
     log.info("ready: checks of %s are run", ", ".join(settings.check_namespaces))
 
 
-async def _tidy(reconciler: Reconciler, results: Results, now: asyncio.Event) -> None:
-    loop = asyncio.get_running_loop()
-    loaded = loop.time()
+async def _tidy(janitor: Janitor, now: asyncio.Event) -> None:
     while True:
         now.clear()
         try:
-            if loop.time() - loaded > RELOAD_SECONDS:
-                await results.load()
-                loaded = loop.time()
-            await tidy(reconciler)
+            await janitor.tidy()
         except SteadyfleetError as error:
             log.warning("tidying up failed, trying again: %s", error)
         try:

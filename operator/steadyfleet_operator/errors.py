@@ -9,6 +9,7 @@
     │   └── Unavailable        429, 5xx or no answer: try again later
     ├── ReportRefused          a probe's report that cannot be accepted; carries the HTTP status and the field
     └── EvidenceError          the evidence store cannot be read or written
+    Stop (BaseException)       the process was asked to end
     LeaseLost (BaseException)  the fence is gone: nothing may be written any more, the process must end
 
 404 is a value (None), not an error.
@@ -63,6 +64,10 @@ class ReportRefused(SteadyfleetError):
 
 class EvidenceError(SteadyfleetError):
     pass
+
+
+class Stop(BaseException):
+    """Not an Exception: it ends everything, and is no failure."""
 
 
 class LeaseLost(BaseException):

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import kopf
 
+from steadyfleet_operator.errors import Stop
 from steadyfleet_operator.resource import GROUP, VERSION
 
 PLURAL = "consistencychecks"
@@ -41,7 +42,7 @@ def registry(wake: Callable[[str, str], None], *, in_cluster: bool) -> kopf.Oper
 
 
 async def watch_checks(wake: Callable[[str, str], None], *, in_cluster: bool) -> None:
-    """Until cancelled. Raises if kopf gives up."""
+    """Until cancelled. Raises Stop when kopf ends by itself: it takes SIGTERM and SIGINT for its own."""
     stop = asyncio.Event()
     try:
         await kopf.operator(
@@ -49,3 +50,4 @@ async def watch_checks(wake: Callable[[str, str], None], *, in_cluster: bool) ->
         )
     finally:
         stop.set()
+    raise Stop

@@ -144,6 +144,8 @@ class Reconciler:
                 visit.reason.value,
                 visit.message,
             )
+        if plan.visits:
+            await self.cluster.store.prune(plan.visits[0].check_uid, keep=plan.keep_evidence)
 
     async def _delete_jobs(self, plan: Plan) -> None:
         for job in plan.delete:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from tests.cluster.commands import tail_of_file
 from tests.cluster.errors import StartFailed, TearDownIncomplete
+from tests.cluster.progress import say
 
 _RUN_FOLDER = "STEADYFLEET_CLUSTER_RUN"
 _NAME = "STEADYFLEET_CLUSTER_PROCESS"
@@ -82,6 +83,7 @@ def stop(
             for process in processes:
                 _signal_and_wait(process, run_folder, attempt, deadline=deadline)
             if time.monotonic() > deadline:
+                say(f"{', '.join(sorted({process.name for process in processes}))}: did not end on {attempt.name}")
                 break
         else:
             _reap()

@@ -111,6 +111,8 @@ def _consistent(fleet: FleetCounts, entries: Mapping[str, NodeCheck]) -> Told:
         )
     if fleet.selected and fleet.consistent == fleet.selected:
         return "True", Reason.ALL_CONSISTENT, f"all {fleet.selected} nodes are consistent"
+    if not fleet.selected:
+        return "Unknown", Reason.NO_NODES_SELECTED, "no node is selected"
     others = Counter(entry.reason for entry in entries.values() if entry.verdict is not Verdict.CONSISTENT)
     words = ", ".join(f"{count} {reason}" for reason, count in sorted(others.items()))
     return (

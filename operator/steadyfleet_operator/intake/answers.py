@@ -34,7 +34,6 @@ class ReportResult(str, Enum):
     UNKNOWN_PATH = "UnknownPath"
 
     # What the operator lacks.
-    NOT_READY = "NotReady"
     KUBERNETES_UNAVAILABLE = "KubernetesUnavailable"
     EVIDENCE_UNAVAILABLE = "EvidenceUnavailable"
     INTERNAL_ERROR = "InternalError"
@@ -57,7 +56,6 @@ STATUS = {
     ReportResult.NOT_ASKED: 422,
     ReportResult.CONFLICTING: 409,
     ReportResult.UNKNOWN_PATH: 404,
-    ReportResult.NOT_READY: 503,
     ReportResult.KUBERNETES_UNAVAILABLE: 503,
     ReportResult.EVIDENCE_UNAVAILABLE: 503,
     ReportResult.INTERNAL_ERROR: 500,

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import os
 import ssl
-import tempfile
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from ipaddress import ip_address
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -27,7 +27,7 @@ SKEW = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class Lifetimes:
-    """`announce` must be longer than a visit can take; an authority is replaced `announce` + `serving` before it ends."""
+    """`announce` must be longer than a visit can take. An authority is replaced `serving` before its end."""
 
     authority: timedelta = timedelta(days=365)
     serving: timedelta = timedelta(days=60)
@@ -45,12 +45,19 @@ class KeyPair:
     def not_after(self) -> datetime:
         return x509.load_pem_x509_certificate(self.certificate).not_valid_after_utc
 
+    def check(self) -> None:
+        """Raises ValueError unless both can be read and belong together."""
+        certificate = x509.load_pem_x509_certificate(self.certificate)
+        key = serialization.load_pem_private_key(self.key, password=None)
+        if certificate.public_key() != key.public_key():
+            raise ValueError("a certificate and its key do not belong together")
+
     @property
-    def names(self) -> tuple[str, ...]:
-        """DNS names that the certificate stands for."""
+    def hosts(self) -> tuple[str, ...]:
+        """DNS names and IP addresses that the certificate stands for."""
         certificate = x509.load_pem_x509_certificate(self.certificate)
         found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-        return tuple(found.value.get_values_for_type(x509.DNSName))
+        return tuple(str(name.value) for name in found.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,28 +78,28 @@ class Pki:
         return (self.authority.certificate + announced + self.previous).decode()
 
 
-def advance(current: Pki | None, *, names: tuple[str, ...], now: datetime, lifetimes: Lifetimes) -> Pki:
+def advance(current: Pki | None, *, hosts: tuple[str, ...], now: datetime, lifetimes: Lifetimes) -> Pki:
     """What should stand now; `current` itself if nothing is due. Calling it again at the same time changes nothing."""
     if current is None or current.authority.not_after <= now:
-        return _first(names, now, lifetimes)
+        return _first(hosts, now, lifetimes)
     pki = _without_old_previous(current, now)
     if pki.next_authority is None and pki.authority.not_after - now <= lifetimes.announce + lifetimes.serving:
         pki = replace(pki, next_authority=_authority(now, lifetimes), announced_at=now)
     if pki.next_authority is not None and pki.announced_at is not None and now >= pki.announced_at + lifetimes.announce:
         pki = Pki(
             authority=pki.next_authority,
-            serving=_serving(pki.next_authority, names, now, lifetimes),
+            serving=_serving(pki.next_authority, hosts, now, lifetimes),
             previous=pki.authority.certificate,
         )
-    elif pki.serving.not_after - now <= lifetimes.serving / 3 or pki.serving.names != names:
-        pki = replace(pki, serving=_serving(pki.authority, names, now, lifetimes))
+    elif pki.serving.not_after - now <= lifetimes.serving / 3 or pki.serving.hosts != hosts:
+        pki = replace(pki, serving=_serving(pki.authority, hosts, now, lifetimes))
     return pki
 
 
 def load_into(context: ssl.SSLContext, serving: KeyPair) -> None:
     """New connections get the new certificate at once; those that are open go on."""
-    # OpenSSL reads files only, and the operator's root file system is read-only: a file in memory.
-    descriptor = os.memfd_create("steadyfleet-tls") if hasattr(os, "memfd_create") else tempfile.mkstemp()[0]
+    # OpenSSL reads files only, and the operator's root file system is read-only: a file in memory (Linux).
+    descriptor = os.memfd_create("steadyfleet-tls")
     try:
         os.write(descriptor, serving.key + serving.certificate)
         context.load_cert_chain(f"/proc/self/fd/{descriptor}")
@@ -107,9 +114,9 @@ def server_context(serving: KeyPair) -> ssl.SSLContext:
     return context
 
 
-def _first(names: tuple[str, ...], now: datetime, lifetimes: Lifetimes) -> Pki:
+def _first(hosts: tuple[str, ...], now: datetime, lifetimes: Lifetimes) -> Pki:
     authority = _authority(now, lifetimes)
-    return Pki(authority=authority, serving=_serving(authority, names, now, lifetimes))
+    return Pki(authority=authority, serving=_serving(authority, hosts, now, lifetimes))
 
 
 def _without_old_previous(pki: Pki, now: datetime) -> Pki:
@@ -139,7 +146,7 @@ def _authority(now: datetime, lifetimes: Lifetimes) -> KeyPair:
     return _pair(certificate, key)
 
 
-def _serving(authority: KeyPair, names: tuple[str, ...], now: datetime, lifetimes: Lifetimes) -> KeyPair:
+def _serving(authority: KeyPair, hosts: tuple[str, ...], now: datetime, lifetimes: Lifetimes) -> KeyPair:
     issuer = x509.load_pem_x509_certificate(authority.certificate)
     issuer_key = serialization.load_pem_private_key(authority.key, password=None)
     if not isinstance(issuer_key, ec.EllipticCurvePrivateKey):
@@ -153,7 +160,7 @@ def _serving(authority: KeyPair, names: tuple[str, ...], now: datetime, lifetime
         .public_key(key.public_key())
         .not_valid_before(now - SKEW)
         .not_valid_after(min(now + lifetimes.serving, issuer.not_valid_after_utc))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_general_name(host) for host in hosts]), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -164,6 +171,13 @@ def _serving(authority: KeyPair, names: tuple[str, ...], now: datetime, lifetime
         .sign(issuer_key, hashes.SHA256())
     )
     return _pair(certificate, key)
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
 
 
 def _usage(*, signs_certificates: bool) -> x509.KeyUsage:

@@ -2,15 +2,14 @@
 
     token -> TokenReview -> pod -> Job -> body within the limits -> as asked -> evidence store -> 200 -> the check wakes
 
-The sender is known before its body is read, so that strangers can't fill the memory. While the operator is not ready,
-the API server is away or the disk is full, the answer is 503 with Retry-After, and nothing is acknowledged.
+The sender is known before its body is read, so that strangers can't fill the memory. While the API server is away or
+the disk is full, the answer is 503 with Retry-After, and nothing is acknowledged.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
@@ -25,6 +24,9 @@ from steadyfleet_operator.intake.answers import ReportResult, refused
 from steadyfleet_operator.intake.authenticate import Authenticator
 from steadyfleet_operator.intake.body import read_body
 from steadyfleet_operator.intake.store import EvidenceStore
+from steadyfleet_operator.kube.pki import Authority
+from steadyfleet_operator.kube.probes import Probes
+from steadyfleet_operator.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -40,43 +42,49 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class ReportServer:
-    """`ready`: whether reports may be taken now (the store is open, the Lease held). `accepted`: called after a report
-    is durable, and for a duplicate too (the wake-up may have been lost). `answered`: called once a report."""
+    """`wake(namespace, check)` is called after a report is durable, and for a duplicate too: the first wake-up may have
+    been lost. `count_report` is called once a report, `count_launch` once a launch that is new."""
 
     def __init__(
         self,
+        settings: Settings,
         *,
-        authenticator: Authenticator,
+        probes: Probes,
         store: EvidenceStore,
-        ready: Callable[[], bool] = lambda: True,
-        accepted: Callable[[LaunchRecord], None] = lambda _: None,
-        answered: Callable[[ReportResult], None] = lambda _: None,
+        authority: Authority,
+        wake: Callable[[str, str], None] = lambda *_: None,
+        count_report: Callable[[ReportResult], None] = lambda _: None,
+        count_launch: Callable[[LaunchRecord], None] = lambda _: None,
     ) -> None:
-        self._authenticator = authenticator
+        self._wanted_port = settings.report_port
+        self._authenticator = Authenticator(probes)
         self._store = store
-        self._ready = ready
-        self._accepted = accepted
-        self._answered = answered
+        self._authority = authority
+        self._wake = wake
+        self._count_report = count_report
+        self._count_launch = count_launch
         self._bodies = asyncio.Semaphore(BODIES_AT_ONCE)
-        self._runner: web.AppRunner | None = None
+        self.ready = asyncio.Event()
+        """Set once it listens."""
+        self.port = 0
+        """Where it listens: the settings' port, or what the system gave if that is 0."""
 
-    async def start(self, *, port: int, tls: ssl.SSLContext, host: str | None = None) -> int:
-        """Listens; returns the port (the one the system gave if `port` is 0). Raises OSError if it is taken."""
+    async def run(self) -> None:
+        """Until cancelled. The store must be open and the authority loaded. Raises OSError if the port is taken."""
         app = web.Application(middlewares=[_errors_as_answers])
         app.router.add_post(REPORTS_PATH, self._report)
         app.router.add_post(DIGESTS_PATH, self._digest)
-        # The server's own decompression has no limit that fits; body.py does it.
+        # The HTTP library's own decompression has no limit that fits; body.py does it.
         runner = web.AppRunner(app, access_log=None, auto_decompress=False, shutdown_timeout=SHUTDOWN_SECONDS)
         await runner.setup()
-        self._runner = runner
-        site = web.TCPSite(runner, host=host, port=port, ssl_context=tls)
-        await site.start()
-        return int(runner.addresses[0][1])
-
-    async def stop(self) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        try:
+            await web.TCPSite(runner, port=self._wanted_port, ssl_context=self._authority.server_context()).start()
+            self.port = int(runner.addresses[0][1])
+            self.ready.set()
+            await asyncio.Event().wait()
+        finally:
+            self.ready.clear()
+            await runner.cleanup()
 
     async def _report(self, request: web.Request) -> web.StreamResponse:
         result = ReportResult.INTERNAL_ERROR
@@ -88,10 +96,9 @@ class ReportServer:
             result = ReportResult(error.reason)
             raise
         finally:
-            self._answered(result)
+            self._count_report(result)
 
     async def _take(self, request: web.Request) -> ReportReceipt:
-        self._check_ready()
         sender = await self._authenticator.sender(request.headers.get("Authorization", ""))
         async with self._bodies:
             body = await read_body(request)
@@ -105,11 +112,12 @@ class ReportServer:
             "report %s%s: %s on node %s, gpu %s",
             record.evidence, " (again)" if duplicate else "", record.outcome.value, record.node, record.gpu or "none",
         )  # fmt: skip
-        self._accepted(record)
+        if not duplicate:
+            self._count_launch(record)
+        self._wake(record.namespace, record.check)
         return ReportReceipt(accepted=True, duplicate=duplicate)
 
     async def _digest(self, request: web.Request) -> web.StreamResponse:
-        self._check_ready()
         sender = await self._authenticator.sender(request.headers.get("Authorization", ""))
         query = accept_query(await read_body(request), sender.asked)
         known = self._store.known(
@@ -120,10 +128,6 @@ class ReportServer:
             digest=query.digest,
         )
         return _answer(DigestAnswer(known=known))
-
-    def _check_ready(self) -> None:
-        if not self._ready():
-            raise refused(ReportResult.NOT_READY, "the operator is starting or stopping; try again")
 
 
 @web.middleware

@@ -197,11 +197,11 @@ class KubeClient:
         self, path: str, query: Mapping[str, str], *, total_seconds: float, silence_seconds: float
     ) -> AsyncGenerator[bytes, None]:
         """The raw body of a long answer, piece by piece. Errors are those of the other methods; none is retried."""
-        timeout = aiohttp.ClientTimeout(
+        limits = aiohttp.ClientTimeout(
             total=total_seconds, sock_connect=REQUEST_SECONDS, sock_read=silence_seconds
         )
         with foreign_errors(path):
-            response = await self._send("GET", path, query=query, timeout=timeout)
+            response = await self._send("GET", path, query=query, limits=limits)
             try:
                 if response.status != 200:
                     raise error_of(response.status, await response.read(), path)
@@ -235,10 +235,10 @@ class KubeClient:
         content_type: str = "application/json",
     ) -> JsonObject | None:
         """None for the API server's own 404."""
-        timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
+        limits = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
         with foreign_errors(path):
             response = await self._send(
-                method, path, query=query, body=body, content_type=content_type, timeout=timeout
+                method, path, query=query, body=body, content_type=content_type, limits=limits
             )
             data = await response.read()
             if response.status == 404 and is_status(data):
@@ -255,7 +255,7 @@ class KubeClient:
         method: str,
         path: str,
         *,
-        timeout: aiohttp.ClientTimeout,
+        limits: aiohttp.ClientTimeout,
         query: Mapping[str, str] | None = None,
         body: JsonObject | None = None,
         content_type: str = "application/json",
@@ -269,7 +269,7 @@ class KubeClient:
             auth_settings=["BearerToken"],
         )
         answer = await self._api.call_api(
-            method, url, header_params=headers, body=sent, _request_timeout=timeout, _preload_content=False
+            method, url, header_params=headers, body=sent, _request_timeout=limits, _preload_content=False
         )
         response: aiohttp.ClientResponse = answer.response
         return response
