@@ -69,7 +69,9 @@ def look(environment: Mapping[str, str]) -> GPUs:
         # nvidia-smi lists the cards: an instance has an id of its own, and the card's memory is also its neighbours'.
         return GPUs(found=tuple(GPU(uuid=uuid, product=rows[0]["name"]) for uuid in instances), rows=rows)
     return GPUs(
-        found=tuple(GPU(uuid=row["uuid"], product=row["name"], memory_bytes=_bytes(row["memory.total"])) for row in rows),
+        found=tuple(
+            GPU(uuid=row["uuid"], product=row["name"], memory_bytes=_bytes(row["memory.total"])) for row in rows
+        ),
         used_bytes=max(_bytes(row["memory.used"]) for row in rows),
         rows=rows,
     )
@@ -79,7 +81,7 @@ def describe(gpus: GPUs) -> dict[str, str]:
     """For the fingerprint: `<index>.<field>` -> value."""
     if not gpus.rows:
         return {f"{index}.uuid": gpu.uuid for index, gpu in enumerate(gpus.found)}
-    facts = {}
+    facts: dict[str, str] = {}
     for index, row in enumerate(gpus.rows):
         known = {**row, **_more(row["uuid"])}
         facts |= {f"{index}.{name}": value for name, value in known.items() if name != "memory.used"}

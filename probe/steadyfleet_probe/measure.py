@@ -4,7 +4,7 @@ One request is in flight at a time: in a batch the other requests would change t
 
     short decode, teacher-forced   -> launch digest: separates everything that differs
     repeats                        the short decode again, in other orders: does the engine agree with itself?
-    full decode                    only if the operator does not know the digest: it carries what sizes are computed from
+    full decode                    only if the operator does not know the digest: sizes are computed from it
 
 Prompt sets, engines and the question to the operator are arguments; this module has no I/O of its own.
 """

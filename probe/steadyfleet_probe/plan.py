@@ -21,7 +21,9 @@ from pathlib import Path
 _HEURISTIC = re.compile(r"@triton_heuristics\.(\w+)\(")
 _NAME = re.compile(r"'kernel_name': '([^']+)'")
 _FUNCTION = re.compile(r"^def (\w+)\(", re.MULTILINE)
-_FLAG = re.compile(r"'(deterministic|force_filter_reduction_configs|are_deterministic_algorithms_enabled)': (True|False)")
+_FLAG = re.compile(
+    r"'(deterministic|force_filter_reduction_configs|are_deterministic_algorithms_enabled)': (True|False)"
+)
 
 _VOLATILE = ("time_taken_ms", "configs_hash")
 
@@ -78,7 +80,8 @@ class Plan:
         """Of everything in use that can change the rounding."""
         used = [f"{kernel.source} {kernel.chosen}" for kernel in self.kernels if kernel.is_used and kernel.reduces]
         used += [f"{name} {chosen}" for group in (self.triton, self.flashinfer) for name, chosen in group.items()]
-        return f"sha256:{hashlib.sha256('\n'.join(sorted(used)).encode()).hexdigest()}"
+        text = "\n".join(sorted(used))
+        return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
     def section(self) -> dict[str, str]:
         """For the fingerprint."""

@@ -68,9 +68,9 @@ class ChildProcess:
         return list(self._lines)
 
     def stop(self, *, grace_seconds: float) -> None:
-        """Ask the process to end, then kill whatever is left of it. Safe to call twice."""
+        """Ask the process to end if it gets any grace, then kill whatever is left of it. Safe to call twice."""
         try:
-            if self._process.poll() is None:
+            if grace_seconds and self._process.poll() is None:
                 self._process.send_signal(signal.SIGINT)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._process.wait(timeout=grace_seconds)

@@ -40,7 +40,7 @@ _VOLATILE = re.compile(
 
 _SYSTEM_FACTS = (
     "torch_version", "cuda_compiled_version", "cuda_runtime_version", "cudnn_version", "hip_runtime_version",
-    "miopen_runtime_version", "nvidia_driver_version", "libc_version", "python_version", "gpu_topo", "is_cuda_available",
+    "miopen_runtime_version", "nvidia_driver_version", "libc_version", "python_version", "gpu_topo",
 )  # fmt: skip
 
 Section = dict[str, str]

@@ -69,3 +69,15 @@ class Helm:
 def value(path: str, content: object) -> str:
     """One `--set-json` argument."""
     return f"{path}={json.dumps(content)}"
+
+
+def pod(workload: Json) -> Json:
+    """The pod's spec in a Deployment or Job."""
+    spec: Json = workload["spec"]["template"]["spec"]
+    return spec
+
+
+def environment(workload: Json) -> dict[str, str]:
+    """Of the only container; empty for what the downward API fills in."""
+    (container,) = pod(workload)["containers"]
+    return {variable["name"]: variable.get("value", "") for variable in container["env"]}

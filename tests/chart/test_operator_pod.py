@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from steadyfleet_operator.settings import PREFIX, Settings
-from tests.chart.helm import NAMESPACE, Helm, Json, Rendered, value
-from tests.chart.test_switches import environment, pod
+from tests.chart.helm import NAMESPACE, Helm, Json, Rendered, environment, pod, value
 
 WORKLOADS = ("Deployment", "Job")
 
@@ -31,7 +30,8 @@ def test_probes_reach_the_report_service(rendered: Rendered) -> None:
     service = rendered.of("Service", "steadyfleet-report")
     (port,) = service["spec"]["ports"]
     assert variables["STEADYFLEET_REPORT_URL"] == f"https://steadyfleet-report.{NAMESPACE}.svc:{port['port']}"
-    assert service["spec"]["selector"].items() <= rendered.of("Deployment")["spec"]["template"]["metadata"]["labels"].items()
+    labels = rendered.of("Deployment")["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"].items() <= labels.items()
     ports = {p["name"]: str(p["containerPort"]) for p in pod(rendered.of("Deployment"))["containers"][0]["ports"]}
     assert ports == {"report": variables["STEADYFLEET_REPORT_PORT"], "metrics": variables["STEADYFLEET_METRICS_PORT"]}
 
@@ -53,7 +53,7 @@ def test_health_is_asked_on_the_metrics_port(rendered: Rendered) -> None:
 
 @pytest.mark.parametrize("kind", WORKLOADS)
 def test_services_inject_no_variables(rendered: Rendered, kind: str) -> None:
-    """A Service steadyfleet-report becomes STEADYFLEET_REPORT_SERVICE_HOST, which is no setting: the start would fail."""
+    """A Service steadyfleet-report becomes STEADYFLEET_REPORT_SERVICE_HOST, which is no setting: no start."""
     assert pod(rendered.of(kind))["enableServiceLinks"] is False
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 import yaml
 
-from tests.chart.helm import CHART, Helm, value
+from tests.chart.helm import CHART, Helm, Json, environment, value
 
 REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "misspelt": ((value("dryrun", True),), "additional properties 'dryrun' not allowed"),
@@ -30,11 +29,11 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "lease that cannot be renewed": ((value("operator.leaseSeconds", 1),), "minimum: got 1, want 3"),
     "rules without Prometheus Operator": (
         (value("monitoring.prometheusRule.enabled", True),),
-        "monitoring.prometheusRule.enabled is true, but the cluster does not serve monitoring.coreos.com/v1/PrometheusRule",
+        "prometheusRule.enabled is true, but the cluster does not serve monitoring.coreos.com/v1/PrometheusRule",
     ),
     "monitor without Prometheus Operator": (
         (value("monitoring.serviceMonitor.enabled", True),),
-        "monitoring.serviceMonitor.enabled is true, but the cluster does not serve monitoring.coreos.com/v1/ServiceMonitor",
+        "serviceMonitor.enabled is true, but the cluster does not serve monitoring.coreos.com/v1/ServiceMonitor",
     ),
 }
 
@@ -53,7 +52,7 @@ def test_images_must_be_named(helm: Helm) -> None:
 
 def test_marking_defaults_to_nowhere_when_the_own_namespace_is_not_checked(helm: Helm) -> None:
     rendered = helm.template(value("checkNamespaces", ["serving"]))
-    variables = {v["name"]: v.get("value") for v in rendered.of("Deployment")["spec"]["template"]["spec"]["containers"][0]["env"]}
+    variables = environment(rendered.of("Deployment"))
     assert variables["STEADYFLEET_CHECK_NAMESPACES"] == "serving"
     assert variables["STEADYFLEET_MARK_NAMESPACES"] == ""
 
@@ -68,7 +67,7 @@ def test_schema_knows_every_value_and_no_other() -> None:
     assert differences(schema, values, schema["definitions"]) == ["only in the schema: global"]
 
 
-def differences(schema: dict[str, Any], values: dict[str, Any], definitions: dict[str, Any], path: str = "") -> list[str]:
+def differences(schema: Json, values: Json, definitions: Json, path: str = "") -> list[str]:
     """An object with fixed fields must refuse others; a free map (no `properties`) may hold anything."""
     schema = definitions[schema["$ref"].rsplit("/", 1)[1]] if "$ref" in schema else schema
     if "properties" not in schema:

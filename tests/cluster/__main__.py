@@ -5,14 +5,14 @@ import os
 import signal
 import sys
 
-from tests.cluster import binaries, images, prerequisites, processes, run_folder
+from tests.cluster import binaries, engine, images, prerequisites, processes, run_folder
 from tests.cluster.cluster import Cluster, describe_owner, take_down_detached
 from tests.cluster.control_plane import ADMIN_KUBECONFIG
 from tests.cluster.errors import ClusterError
 from tests.cluster.options import MAX_NODES, ClusterOptions, NodeOptions
 from tests.cluster.progress import say
 from tests.cluster.run_folder import CLUSTER_FOLDER
-from tests.cluster.signals import termination_raises
+from tests.cluster.signals import Terminated, termination_raises
 
 
 def main(arguments: list[str]) -> int:
@@ -27,6 +27,8 @@ def main(arguments: list[str]) -> int:
     except ClusterError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except Terminated:
+        return 128 + signal.SIGTERM
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
 
@@ -53,8 +55,6 @@ def _prepare(options: argparse.Namespace) -> int:
     images.pause()
     images.base()
     if not options.no_engine:
-        from tests.cluster import engine
-
         engine.prepare()
         images.engine()
     return 0
@@ -86,8 +86,6 @@ def _cluster_options(options: argparse.Namespace) -> ClusterOptions:
     nodes = tuple(NodeOptions(name=f"gpu-{i}", gpus=n, zone=zones[i - 1]) for i, n in enumerate(counts, start=1))
     if not options.engine:
         return ClusterOptions(nodes=nodes)
-    from tests.cluster import engine
-
     return ClusterOptions(nodes=nodes, images=(images.engine(),), gpu_mounts=(engine.prepare().mount,))
 
 

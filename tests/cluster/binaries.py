@@ -1,7 +1,7 @@
 """The programs of the cluster, built from their Go modules (tools/<name>/go.mod names versions and programs)."""
 
 import os
-from concurrent.futures import ThreadPoolExecutor
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,8 @@ _BUILD_TAGS = {"prometheus": "remove_all_sd,enable_kubernetes_sd"}
 """Prometheus without the clients of a dozen clouds: half the size and build time."""
 
 CONTROL_PLANE_MODULES = ("kubernetes", "helm")
+
+_KUBERNETES_VERSION = re.compile(r"^\tk8s\.io/kubernetes (v(\d+)\.(\d+)\S+)", re.MULTILINE)
 ALL_MODULES = ("kubernetes", "containerd", "helm", "coredns", "prometheus")
 
 
@@ -45,22 +47,16 @@ def build(modules: tuple[str, ...] = ALL_MODULES) -> Binaries:
     return Binaries({module: _module(module) for module in modules})
 
 
-def built_in_parallel(modules: tuple[str, ...] = ALL_MODULES) -> Binaries:
-    """As `build`, checking the modules at once; for the warm case, where each is a look into the cache."""
-    prerequisites.check_for_builds()
-    with ThreadPoolExecutor() as pool:
-        return Binaries(dict(zip(modules, pool.map(_module, modules), strict=True)))
-
-
 def _module(module: str) -> Path:
     source = _TOOLS_FOLDER / module
     tags = _BUILD_TAGS.get(module, "")
-    key = content_key(source / "go.mod", source / "go.sum", prerequisites.go_version(), tags)
+    flags = _linker_flags(source)
+    key = content_key(source / "go.mod", source / "go.sum", prerequisites.go_version(), tags, flags)
 
     def compile_into(folder: Path) -> None:
         try:
             run(
-                "go", "build", "-mod=readonly", "-trimpath", "-ldflags=-s -w", f"-tags={tags}", "-o", f"{folder}/", "tool",
+                "go", "build", "-mod=readonly", "-trimpath", f"-ldflags={flags}", f"-tags={tags}", "-o", f"{folder}/", "tool",
                 cwd=source,
                 env={**os.environ, "GOFLAGS": "", "GOWORK": "off"},
                 timeout_seconds=_BUILD_TIMEOUT_SECONDS,
@@ -69,3 +65,12 @@ def _module(module: str) -> Path:
             raise BuildFailed(f"cannot build {module} ({source}): {failure}") from failure
 
     return entry(f"bin/{module}", key, compile_into)
+
+
+def _linker_flags(source: Path) -> str:
+    """No symbol tables; and for Kubernetes its version, which its release build sets the same way."""
+    flags = "-s -w"
+    if version := _KUBERNETES_VERSION.search((source / "go.mod").read_text()):
+        for name, value in (("gitVersion", version[1]), ("gitMajor", version[2]), ("gitMinor", version[3])):
+            flags += f" -X k8s.io/component-base/version.{name}={value}"
+    return flags

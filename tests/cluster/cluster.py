@@ -13,7 +13,7 @@ from tests.cluster import binaries, control_plane, images, network, pki, prerequ
 from tests.cluster.cache import locked
 from tests.cluster.commands import tail_of_file, wait_for
 from tests.cluster.control_plane import ADMIN_KUBECONFIG, API_PORT, Kubectl
-from tests.cluster.errors import AlreadyRunning, ClusterError, CommandFailed, StartFailed
+from tests.cluster.errors import AlreadyRunning, CommandFailed, StartFailed, WaitTimedOut
 from tests.cluster.gpus import HEALTHY, RESOURCE, UNHEALTHY, GpuFile, NodeGpus, gpu_uuid
 from tests.cluster.network import HUB
 from tests.cluster.node import API_READY, MOUNT_TARGETS, PROXY_KUBECONFIG, Node, import_everywhere
@@ -21,7 +21,7 @@ from tests.cluster.options import ClusterOptions, NodeOptions
 from tests.cluster.pki import User
 from tests.cluster.progress import say, step
 from tests.cluster.run_folder import CLUSTER_FOLDER
-from tests.cluster.services import DNS_USER_KUBECONFIG, start_dns, start_gpus, start_prometheus
+from tests.cluster.services import DNS_USER_KUBECONFIG, Service, start_dns, start_gpus, start_prometheus
 from tests.cluster.signals import undisturbed
 from tests.cluster.teardown import make_mount_targets, tear_down
 
@@ -43,7 +43,7 @@ class Cluster(Kubectl):
         self.folder = CLUSTER_FOLDER
         self._claimed = False
         prerequisites.check_for_nodes()
-        self._programs = binaries.built_in_parallel()
+        self._programs = binaries.build()
         self.nodes = tuple(
             Node(options=node, index=index, run_folder=self.folder, programs=self._programs)
             for index, node in enumerate(self.options.nodes, start=1)
@@ -204,10 +204,10 @@ class Cluster(Kubectl):
             for start in started:
                 start.result()
         (self.folder / API_READY).touch()
-        start_dns(self._programs, self.folder, kubeconfig=self.folder / DNS_USER_KUBECONFIG)
+        dns = start_dns(self._programs, self.folder, kubeconfig=self.folder / DNS_USER_KUBECONFIG)
         self._gpu_file().write(self.folder / _GPU_FILE)
-        start_gpus(self.folder, gpu_file=self.folder / _GPU_FILE)
-        self._wait_until_ready(self.nodes)
+        gpus = start_gpus(self.folder, gpu_file=self.folder / _GPU_FILE)
+        self._wait_until_ready(self.nodes, services=(dns, gpus))
         # A namespace's service account appears a moment later; pods created before are refused.
         self.wait_for(
             lambda: self.kubectl("get", "serviceaccount", "default", check=False).returncode == 0,
@@ -229,14 +229,19 @@ class Cluster(Kubectl):
             ],
         )
 
-    def _wait_until_ready(self, nodes: tuple[Node, ...]) -> None:
+    def _wait_until_ready(self, nodes: tuple[Node, ...], *, services: tuple[Service, ...] = ()) -> None:
+        def ready() -> bool:
+            for service in services:
+                service.require_alive()
+            return all(self._is_ready(node) for node in nodes)
+
         try:
             self.wait_for(
-                lambda: all(self._is_ready(node) for node in nodes),
+                ready,
                 what=f"nodes {', '.join(node.name for node in nodes)} Ready with their GPUs",
                 timeout_seconds=self.options.ready_timeout_seconds,
             )
-        except ClusterError as late:
+        except WaitTimedOut as late:
             logs = "\n".join(
                 f"--- {log}\n{tail_of_file(log, lines=8)}"
                 for node in nodes

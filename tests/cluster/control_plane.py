@@ -37,8 +37,8 @@ _CORE_USERS = [
 
 _METADATA_AUDIT_POLICY = "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n"
 
-_STOP_ORDER = ("kube-scheduler", "kube-controller-manager", "kube-apiserver", "etcd")
-"""etcd last: an API server that has lost its etcd may not end on SIGTERM."""
+_STOP_LAST = ("kube-apiserver", "etcd")
+"""Clients first: an API server waits for their watches to end. etcd last: an API server without it may wait for ever."""
 
 
 class Kubectl:
@@ -90,7 +90,7 @@ class ControlPlane(Kubectl):
 
     def __init__(self, options: ControlPlaneOptions | None = None) -> None:
         self.options = options or ControlPlaneOptions()
-        self._programs = binaries.built_in_parallel(binaries.CONTROL_PLANE_MODULES)
+        self._programs = binaries.build(binaries.CONTROL_PLANE_MODULES)
         clear_abandoned()
         self.folder = run_folder.new_light_folder()
         self.server = ""
@@ -231,8 +231,12 @@ def start_api_server(
         processes.require_alive(etcd, name="etcd", log=etcd_log)
         processes.require_alive(api_server, name="kube-apiserver", log=api_log)
         request = urllib.request.Request(f"https://{bind}:{port}/readyz", headers={"Authorization": f"Bearer {token}"})
-        with urllib.request.urlopen(request, timeout=5, context=trust) as answer:
-            return bool(answer.status == 200)
+        try:
+            with urllib.request.urlopen(request, timeout=5, context=trust) as answer:
+                return bool(answer.status == 200)
+        except urllib.error.HTTPError as not_yet:
+            not_yet.close()
+            return False
 
     wait_for(
         ready, what=f"API server ready (log: {api_log})",
@@ -266,8 +270,9 @@ def start_controllers(
 
 
 def stop_control_plane(folder: Path) -> None:
-    """End the processes in the order that lets each end by itself, then whatever else the folder has."""
-    for name in _STOP_ORDER:
+    """End all processes of the folder, in the order that lets each end by itself."""
+    clients = {process.name for process in processes.find(folder)} - set(_STOP_LAST)
+    for name in (*sorted(clients), *_STOP_LAST):
         processes.stop(folder, name=name)
     processes.stop(folder)
 

@@ -9,7 +9,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator
-from concurrent import futures
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ RESOURCE = "nvidia.com/gpu"
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 _SOCKET = "steadyfleet-gpus.sock"
 _POLL_SECONDS = 0.2
+_GRPC_THREADS = 4
 _REGISTER_TIMEOUT_SECONDS = 10
 _UUID_NAMESPACE = uuid.NAMESPACE_DNS
 
@@ -100,7 +101,7 @@ class _Plugin:
             self._server.stop(0)
         socket = self._folder / _SOCKET
         socket.unlink(missing_ok=True)
-        self._server = grpc.server(futures.ThreadPoolExecutor(4))
+        self._server = grpc.server(ThreadPoolExecutor(_GRPC_THREADS))
         methods = {
             "GetDevicePluginOptions": grpc.unary_unary_rpc_method_handler(
                 lambda _request, _context: message("DevicePluginOptions")(), *_coders("Empty")
@@ -152,9 +153,9 @@ def _coders(request: str) -> tuple[Any, Any]:
 
 def main(file: Path) -> None:
     """Serve the devices of all nodes in the file until the process is ended."""
-    threads = [threading.Thread(target=_Plugin(node, file).run) for node in GpuFile.read(file).nodes]
-    for thread in threads:
-        thread.start()
+    for node in GpuFile.read(file).nodes:
+        threading.Thread(target=_Plugin(node, file).run, daemon=True).start()
+    threading.Event().wait()
 
 
 if __name__ == "__main__":

@@ -11,12 +11,16 @@ from tests.cluster.progress import say
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came. A KeyboardInterrupt, for that is what pytest ends on instead of going on to the next test."""
+
+
 @contextmanager
 def termination_raises() -> Iterator[None]:
-    """Within, SIGTERM raises SystemExit in the main thread, so that `finally` blocks run as they do on Ctrl-C."""
+    """Within, SIGTERM raises Terminated in the main thread, so that `finally` blocks run as they do on Ctrl-C."""
 
-    def end(number: int, _frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
+    def end(_number: int, _frame: FrameType | None) -> None:
+        raise Terminated
 
     if threading.current_thread() is not threading.main_thread():
         yield

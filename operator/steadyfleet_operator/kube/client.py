@@ -22,7 +22,7 @@ from tenacity import (
     retry_if_exception_type,
     stop_after_attempt,
     stop_after_delay,
-    wait_exponential_jitter,
+    wait_random_exponential,
 )
 
 from steadyfleet_operator.errors import Conflict, KubernetesError, SettingsInvalid, Unavailable
@@ -220,7 +220,7 @@ class KubeClient:
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(Unavailable),
             stop=stop_after_attempt(READ_ATTEMPTS) | stop_after_delay(READ_SECONDS),
-            wait=wait_exponential_jitter(initial=0.2, max=5, jitter=0.3),
+            wait=wait_random_exponential(multiplier=0.5, max=5),
             reraise=True,
         )
         return await retrying(self._request, "GET", path, query=query)
