@@ -1,5 +1,11 @@
 """Fixtures and hooks for all tests."""
 
-from tests.cluster.fixtures import cluster, control_plane, pytest_runtest_makereport
+from tests.cluster.fixtures import (
+    cluster,
+    control_plane,
+    no_cluster,
+    pytest_collection_modifyitems,
+    pytest_runtest_makereport,
+)
 
-__all__ = ["cluster", "control_plane", "pytest_runtest_makereport"]
+__all__ = ["cluster", "control_plane", "no_cluster", "pytest_collection_modifyitems", "pytest_runtest_makereport"]

@@ -165,7 +165,7 @@ async def _start(
         store=store,
         authority=authority,
         wake=passes.wake,
-        count_report=lambda result: metrics.reports.labels(result).inc(),
+        count_report=lambda result: metrics.reports.labels(result.value).inc(),
         count_launch=lambda launch: metrics.launches.labels(
             launch.namespace, launch.check, launch.kind.value, launch.outcome.value
         ).inc(),

@@ -15,6 +15,7 @@ from steadyfleet_operator.errors import Stop
 from steadyfleet_operator.resource import GROUP, VERSION
 
 PLURAL = "consistencychecks"
+IDENTITY = "steadyfleet-operator"
 
 
 def registry(wake: Callable[[str, str], None], *, in_cluster: bool) -> kopf.OperatorRegistry:
@@ -46,7 +47,13 @@ async def watch_checks(wake: Callable[[str, str], None], *, in_cluster: bool) ->
     stop = asyncio.Event()
     try:
         await kopf.operator(
-            registry=registry(wake, in_cluster=in_cluster), clusterwide=True, standalone=True, stop_flag=stop
+            registry=registry(wake, in_cluster=in_cluster),
+            clusterwide=True,
+            standalone=True,
+            stop_flag=stop,
+            # Else kopf asks for the user's name, which an arbitrary UID in a container does not have. The type is a
+            # NewType of str that kopf does not export.
+            identity=IDENTITY,  # type: ignore[arg-type]
         )
     finally:
         stop.set()

@@ -5,8 +5,8 @@ Pure: dictionaries and bytes in, `Arrays` out; `engine` does the talking. Two ki
     decode   greedy continuation of fixed length, with the logprob of each chosen token and the top-k beside it
     score    logprobs of given tokens after a prompt (teacher forcing), by `prompt_logprobs`
 
-Each question has a streamed form: the plain form answers HTTP 500 when a logprob is NaN (its JSON encoder refuses),
-the streamed one says null, and such an answer is just what the probe is after.
+Each question has a streamed form: the plain form is an HTTP error when a logprob is NaN (its JSON encoder refuses), the
+streamed one says null, and such an answer is just what the probe is after.
 
 The request names every sampling field, because a server may have defaults of its own for them.
 """

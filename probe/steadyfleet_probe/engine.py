@@ -62,6 +62,9 @@ _LOG_FACTS = {
 _ERROR_LINE = re.compile(r"\w*(Error|Exception|Interrupt)\b.*:|error:|not found|out of memory", re.IGNORECASE)
 _LOG_PREFIX = re.compile(r"^(\(\w+ pid=\d+\) )?((ERROR|WARNING|INFO|CRITICAL) [\d-]+ [\d:]+ (\[[^\]]+\] ?)?)?")
 _ARGUMENT_ERROR = re.compile(r"error: (unrecognized arguments|ambiguous option|argument |the following arguments)")
+_UNSPEAKABLE = "Out of range float values are not JSON compliant"
+"""In the answer (HTTP 400 in vLLM 0.32, 500 in others) when a logprob is NaN or infinite."""
+
 _ARGUMENT_STATUS = 2
 """Exit status of argparse."""
 
@@ -187,14 +190,14 @@ class VLLMEngine:
             return False
 
     def _ask(self, request: ask.Request) -> bytes | None:
-        """The answer, or None for the one error that the streamed form may not have."""
+        """The answer, or None if it holds a number that only the streamed form can tell."""
         try:
             answer = self._client.post(ask.COMPLETIONS_PATH, json=request, timeout=self._ask_timeout())
         except httpx.TransportError as error:
             raise self._broke(error) from error
         if answer.status_code == httpx.codes.OK:
             return answer.content
-        if answer.status_code == httpx.codes.INTERNAL_SERVER_ERROR and self._is_healthy():
+        if _UNSPEAKABLE in answer.text and answer.is_error:
             return None
         raise self._refused(answer)
 

@@ -1,7 +1,7 @@
 """A child process in a group of its own, whose output is followed, and of which nothing stays when it ends.
 
-A child may start processes that leave its group (`setsid`). This process therefore adopts orphans (it is a child
-subreaper; in a pod it is pid 1 anyway) and ends them with the group.
+A child may start processes that leave its group (`setsid`). While it runs, this process therefore adopts orphans (as a
+child subreaper; in a pod it is pid 1 anyway) and ends them with the group. Children that were there before are spared.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class ChildProcess:
         on_line: Callable[[str], None] = lambda line: None,
     ) -> None:
         """Raises OSError if the command can't be started."""
-        _adopt_orphans()
+        self._spared = set(_children())
+        _adopt_orphans(True)
         self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
         self._on_line = on_line
         self._process = subprocess.Popen(
@@ -82,7 +83,8 @@ class ChildProcess:
             os.killpg(self._process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=_KILL_SECONDS)
-        _end_orphans(time.monotonic() + _KILL_SECONDS)
+        _end_children(self._spared, time.monotonic() + _KILL_SECONDS)
+        _adopt_orphans(False)
         self._follower.join(timeout=_KILL_SECONDS)
         if self._process.stdout is not None and not self._follower.is_alive():
             self._process.stdout.close()
@@ -97,23 +99,19 @@ class ChildProcess:
             self._on_line(line)
 
 
-def _adopt_orphans() -> None:
+def _adopt_orphans(adopt: bool) -> None:
     with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0)
 
 
-def _end_orphans(until: float) -> None:
-    """Kill and reap all children that are left, theirs too: each killed parent hands us its children.
-
-    The probe starts no other children that outlive a call, so every child is a left-over of the engine.
-    """
-    while children := _children():
+def _end_children(spared: set[int], until: float) -> None:
+    """Kill and reap all other children, theirs too: each killed parent hands us its children."""
+    while children := set(_children()) - spared:
         for pid in children:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
         if time.monotonic() > until:
             return
         time.sleep(0.01)

@@ -1,14 +1,17 @@
-"""The three admission policies on a real API server: each by attempts that it refuses and attempts that it lets pass."""
+"""The three admission policies on a real API server: each refuses some attempts and lets others pass."""
 
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
+import yaml
 
-from steadyfleet_operator.resource import CONDITION_TYPE, LABEL_EXCLUDE, LABEL_MARK
+from steadyfleet_operator.resource import API_VERSION, CONDITION_TYPE, LABEL_EXCLUDE, LABEL_MARK
 from tests.chart.checks import check
 from tests.chart.helm import NAMESPACE, Json
 from tests.cluster.commands import wait_for
@@ -44,15 +47,17 @@ FAKE_NODE: Json = {
     },
 }
 
-STATUS = ("--subresource=status", "--type=strategic")
-MERGE = ("--type=merge",)
+MERGE = ("", "application/merge-patch+json")
+MERGE_STATUS = ("/status", "application/merge-patch+json")
+STATUS = ("/status", "application/strategic-merge-patch+json")
+"""Subresource and content type, as kube/marks.py sends them."""
 
 
 def conditions(*changed: Json) -> Json:
     return {"status": {"conditions": list(changed)}}
 
 
-NODE_WRITES_ALLOWED: dict[str, tuple[tuple[str, ...], Json]] = {
+NODE_WRITES_ALLOWED: dict[str, tuple[tuple[str, str], Json]] = {
     "own condition": (STATUS, conditions(condition(CONDITION_TYPE))),
     "own condition, flipped": (STATUS, conditions(condition(CONDITION_TYPE, "False"))),
     "own condition, removed": (STATUS, conditions({"type": CONDITION_TYPE, "$patch": "delete"})),
@@ -60,7 +65,7 @@ NODE_WRITES_ALLOWED: dict[str, tuple[tuple[str, ...], Json]] = {
     "own label, removed": (MERGE, {"metadata": {"labels": {LABEL_MARK: None}}}),
 }
 
-NODE_WRITES_REFUSED: dict[str, tuple[tuple[str, ...], Json, str]] = {
+NODE_WRITES_REFUSED: dict[str, tuple[tuple[str, str], Json, str]] = {
     "Ready": (STATUS, conditions(condition("Ready", "False")), "no condition of a Node but"),
     "foreign condition": (STATUS, conditions(condition("TheirProblem", "True")), "no condition of a Node but"),
     "new foreign condition": (STATUS, conditions(condition("Other")), "no condition of a Node but"),
@@ -70,7 +75,7 @@ NODE_WRITES_REFUSED: dict[str, tuple[tuple[str, ...], Json, str]] = {
         "no condition of a Node but",
     ),
     "all conditions, removed": (
-        ("--subresource=status", *MERGE),
+        MERGE_STATUS,
         {"status": {"conditions": None}},
         "no condition of a Node but",
     ),
@@ -98,7 +103,7 @@ NODE_WRITES_REFUSED: dict[str, tuple[tuple[str, ...], Json, str]] = {
     "new foreign label": (MERGE, {"metadata": {"labels": {"other": "b"}}}, "no label of a Node but"),
     "foreign label, removed": (MERGE, {"metadata": {"labels": {"zone": None}}}, "no label of a Node but"),
     "foreign label by the status": (
-        ("--subresource=status", *MERGE),
+        MERGE_STATUS,
         {"metadata": {"labels": {"zone": "b"}}},
         "no label of a Node but",
     ),
@@ -121,9 +126,8 @@ def cluster(server: ControlPlane) -> ControlPlane:
         "--verb=get,create,update,patch", "--resource=consistencychecks.steadyfleet.dev",
     )  # fmt: skip
     grant(server, "carl", "role", "checks-only")
-    wait_for(
-        lambda: "denied" in patch_node(server, *MERGE, body={"spec": {"unschedulable": True}}), what="policies in force"
-    )
+    cordon = {"spec": {"unschedulable": True}}
+    wait_for(lambda: patch_node(server, MERGE, cordon, trial=True), what="policies in force")
     wait_for(lambda: can(server, "edith", "create") and can(server, "adam", "mark"), what="roles aggregated")
     return server
 
@@ -142,21 +146,21 @@ def operator_with_every_right(cluster: ControlPlane) -> Iterator[ControlPlane]:
 def test_the_operator_marks_a_node(cluster: ControlPlane, case: str) -> None:
     """In the order of the table, by the roles of the chart alone."""
     how, body = NODE_WRITES_ALLOWED[case]
-    assert patch_node(cluster, *how, body=body) == ""
+    assert patch_node(cluster, how, body) == ""
 
 
 @pytest.mark.parametrize("case", NODE_WRITES_REFUSED)
 def test_the_operator_changes_nothing_else_on_a_node(cluster: ControlPlane, case: str) -> None:
     how, body, words = NODE_WRITES_REFUSED[case]
     before = cluster.get("node", NODE)
-    assert words in patch_node(cluster, *how, body=body)
+    assert words in patch_node(cluster, how, body)
     assert cluster.get("node", NODE)["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
 
 
 @pytest.mark.parametrize("case", NODE_WRITES_REFUSED)
 def test_others_change_a_node_as_before(cluster: ControlPlane, case: str) -> None:
     how, body, _ = NODE_WRITES_REFUSED[case]
-    assert patch_node(cluster, *how, "--dry-run=server", body=body, person="") == ""
+    assert patch_node(cluster, how, body, person="admin", trial=True) == ""
 
 
 def test_the_operator_neither_creates_nor_deletes_nodes(operator_with_every_right: ControlPlane) -> None:
@@ -168,7 +172,7 @@ def test_the_operator_neither_creates_nor_deletes_nodes(operator_with_every_righ
 
 
 def test_more_rights_do_not_lift_the_policy(operator_with_every_right: ControlPlane) -> None:
-    answer = patch_node(operator_with_every_right, *MERGE, body={"spec": {"unschedulable": True}})
+    answer = patch_node(operator_with_every_right, MERGE, {"spec": {"unschedulable": True}})
     assert "may not change the spec of a Node" in answer
 
 
@@ -219,9 +223,8 @@ def test_an_administrator_of_the_namespace_may_mark(cluster: ControlPlane) -> No
 
 
 def test_the_operator_writes_the_status_of_a_check_that_marks(checks: ControlPlane) -> None:
-    arguments = ("patch", "consistencycheck", "marks", "--subresource=status", "--namespace", NAMESPACE)
-    body = json.dumps({"status": {"observedGeneration": 1}})
-    assert as_person(checks, OPERATOR, *arguments, "--type=merge", "--patch", body) == ""
+    path = f"/apis/{API_VERSION}/namespaces/{NAMESPACE}/consistencychecks/marks/status"
+    assert patch(checks, OPERATOR, path, MERGE[1], {"status": {"observedGeneration": 1}}) == ""
 
 
 PODS_REFUSED = "a ConsistencyCheck creates pods, which carl may not do in namespace steadyfleet"
@@ -249,14 +252,35 @@ def can(server: ControlPlane, person: str, verb: str, resource: str = "consisten
 
 
 def as_person(server: ControlPlane, person: str, *arguments: str, body: str | None = None) -> str:
-    """The server's refusal, or nothing. An empty `person` is the cluster's administrator."""
-    words = ("--as", person) if person else ()
-    done = server.kubectl(*arguments, *words, input=body, check=False)
+    """The server's refusal, or nothing."""
+    done = server.kubectl(*arguments, "--as", person, input=body, check=False)
     return done.stderr if done.returncode else ""
 
 
-def patch_node(server: ControlPlane, *how: str, body: Any, person: str = OPERATOR) -> str:
-    return as_person(server, person, "patch", "node", NODE, *how, "--patch", json.dumps(body))
+def patch_node(
+    server: ControlPlane, how: tuple[str, str], body: Json, *, person: str = OPERATOR, trial: bool = False
+) -> str:
+    subresource, content_type = how
+    return patch(server, person, f"/api/v1/nodes/{NODE}{subresource}", content_type, body, trial=trial)
+
+
+def patch(server: ControlPlane, person: str, path: str, content_type: str, body: Json, *, trial: bool = False) -> str:
+    """As the operator's own client does it: kubectl would first read the subresource, which the operator may not.
+
+    The server's refusal, or nothing.
+    """
+    kubeconfig = yaml.safe_load(server.kubeconfig.read_text())
+    headers = {"Content-Type": content_type, "Authorization": f"Bearer {kubeconfig['users'][0]['user']['token']}"}
+    trust = ssl.create_default_context(cafile=kubeconfig["clusters"][0]["cluster"]["certificate-authority"])
+    answer = httpx.patch(
+        server.server + path,
+        content=json.dumps(body),
+        params={"dryRun": "All"} if trial else {},
+        headers=headers if person == "admin" else {**headers, "Impersonate-User": person},
+        verify=trust,
+        timeout=10,
+    )
+    return "" if answer.is_success else str(answer.json()["message"])
 
 
 def patch_check(server: ControlPlane, person: str, name: str, body: Any) -> str:

@@ -11,6 +11,7 @@ import pytest
 from steadyfleet_contract import wire
 from steadyfleet_operator.kube import podspec
 from steadyfleet_operator.resource import CheckSpec, CheckStatus, NodeStatus
+from steadyfleet_probe import recipe
 from tests.chart.checks import REMOVED, check
 from tests.chart.helm import NAMESPACE, REPOSITORY, Json
 from tests.cluster.control_plane import ControlPlane
@@ -97,9 +98,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 RESERVED_ARGUMENTS = (
-    "--model=x", "--model", "--host", "--port=1", "--api-key=secret", "--api_key", "--uds=/x", "--ssl-keyfile=/x",
-    "--served-model-name=x", "--served_model_name", "--config=/x", "--revision=x",
-)  # fmt: skip
+    *recipe._RESERVED,
+    "--model=x",
+    "--api_key=secret",
+    "--served_model_name",
+    "--config=/x",
+    "--grpc-port=1",
+)
+"""Those that the probe rejects, and other ways to write them or to reach the same."""
 
 
 def apply(server: ControlPlane, document: Json) -> str:

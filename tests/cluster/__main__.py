@@ -1,8 +1,9 @@
-"""Commands: prepare, up, down, status, kubectl, env. Run from the repository's root: python -m tests.cluster COMMAND."""
+"""The cluster's commands. Run from the repository's root: python -m tests.cluster COMMAND."""
 
 import argparse
 import os
 import signal
+import subprocess
 import sys
 
 from tests.cluster import binaries, engine, images, prerequisites, processes, run_folder
@@ -99,9 +100,10 @@ def _status(_options: argparse.Namespace) -> int:
     if not CLUSTER_FOLDER.exists():
         print("no cluster runs")
         return 0
-    print(describe_owner() if run_folder.is_in_use(CLUSTER_FOLDER) else f"{CLUSTER_FOLDER}: left by a killed run")
-    for process in sorted(processes.find(CLUSTER_FOLDER), key=lambda found: found.name):
-        print(f"  {process.pid:>8}  {process.name}")
+    lines = [describe_owner() if run_folder.is_in_use(CLUSTER_FOLDER) else f"{CLUSTER_FOLDER}: left by a killed run"]
+    found = sorted(processes.find(CLUSTER_FOLDER), key=lambda process: process.name)
+    lines += [f"{process.pid:>10}  {process.name}" for process in found]
+    print("\n".join(lines))
     return 0
 
 
@@ -114,7 +116,7 @@ def _env(_options: argparse.Namespace) -> int:
 def _kubectl(arguments: list[str]) -> int:
     program = binaries.build(binaries.CONTROL_PLANE_MODULES).path("kubectl")
     environment = {**os.environ, "KUBECONFIG": str(CLUSTER_FOLDER / ADMIN_KUBECONFIG)}
-    os.execve(program, [str(program), *arguments], environment)
+    return subprocess.call([str(program), *arguments], env=environment)
 
 
 if __name__ == "__main__":

@@ -56,7 +56,8 @@ def _module(module: str) -> Path:
     def compile_into(folder: Path) -> None:
         try:
             run(
-                "go", "build", "-mod=readonly", "-trimpath", f"-ldflags={flags}", f"-tags={tags}", "-o", f"{folder}/", "tool",
+                "go", "build", "-mod=readonly", "-trimpath", f"-ldflags={flags}", f"-tags={tags}",
+                "-o", f"{folder}/", "tool",
                 cwd=source,
                 env={**os.environ, "GOFLAGS": "", "GOWORK": "off"},
                 timeout_seconds=_BUILD_TIMEOUT_SECONDS,

@@ -1,5 +1,6 @@
 """The three-node cluster: `with Cluster() as cluster:` starts it, and leaves nothing behind."""
 
+import contextlib
 import json
 import shutil
 from collections.abc import Callable
@@ -10,10 +11,10 @@ from types import TracebackType
 from typing import TypeVar
 
 from tests.cluster import binaries, control_plane, images, network, pki, prerequisites, processes, run_folder
-from tests.cluster.cache import locked
+from tests.cluster.cache import cache_root, locked
 from tests.cluster.commands import tail_of_file, wait_for
 from tests.cluster.control_plane import ADMIN_KUBECONFIG, API_PORT, Kubectl
-from tests.cluster.errors import AlreadyRunning, CommandFailed, StartFailed, WaitTimedOut
+from tests.cluster.errors import AlreadyRunning, ClusterError, CommandFailed, StartFailed, WaitTimedOut
 from tests.cluster.gpus import HEALTHY, RESOURCE, UNHEALTHY, GpuFile, NodeGpus, gpu_uuid
 from tests.cluster.network import HUB
 from tests.cluster.node import API_READY, MOUNT_TARGETS, PROXY_KUBECONFIG, Node, import_everywhere
@@ -53,10 +54,10 @@ class Cluster(Kubectl):
     @classmethod
     def attach(cls) -> "Cluster":
         """The cluster that already runs on this machine; leaving the `with` block does not end it."""
-        try:
-            nodes = json.loads((CLUSTER_FOLDER / _NODES_FILE).read_text())
-        except FileNotFoundError as none:
-            raise StartFailed("No cluster runs; start one: python -m tests.cluster up --detach") from none
+        file = CLUSTER_FOLDER / _NODES_FILE
+        if not (file.exists() and run_folder.is_in_use(CLUSTER_FOLDER)):
+            raise StartFailed("No cluster runs; start one: python -m tests.cluster up --detach")
+        nodes = json.loads(file.read_text())
         return cls(ClusterOptions(nodes=tuple(NodeOptions(**node) for node in nodes)))
 
     def start(self) -> None:
@@ -70,7 +71,9 @@ class Cluster(Kubectl):
                 self._claim()
             with step(f"start the cluster: {', '.join(node.name for node in self.nodes)}"):
                 self._bring_up(pause)
-        except BaseException:
+        except BaseException as failure:
+            if self._claimed and isinstance(failure, ClusterError):
+                self._keep_logs_of_failed_start()
             self.stop()
             raise
 
@@ -159,7 +162,11 @@ class Cluster(Kubectl):
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copytree(self.folder / "log", folder / "control-plane", dirs_exist_ok=True)
         for node in self.nodes:
-            shutil.copytree(node.folder / "log", folder / node.name, symlinks=True, dirs_exist_ok=True)
+            # The links in log/containers point into the node; what they name is below log/pods.
+            shutil.copytree(
+                node.folder / "log", folder / node.name,
+                dirs_exist_ok=True, ignore=shutil.ignore_patterns("containers"),
+            )  # fmt: skip
         for kind in ("nodes", "pods", "events", "jobs"):
             answer = self.kubectl("get", kind, "--all-namespaces", "-o", "yaml", check=False)
             (folder / f"{kind}.yaml").write_text(answer.stdout + answer.stderr)
@@ -214,6 +221,13 @@ class Cluster(Kubectl):
             what="service account default",
         )
 
+    def _keep_logs_of_failed_start(self) -> None:
+        folder = cache_root() / "failed-start"
+        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):  # it failed before anything ran
+            self.logs_to(folder)
+            say(f"logs of the failed start: {folder}")
+
     def _gpu_file(self) -> GpuFile:
         return GpuFile(
             nodes={
@@ -223,10 +237,7 @@ class Cluster(Kubectl):
                 for node in self.nodes
                 if node.options.gpus
             },
-            mounts=[
-                {"host_path": str(mount.host_path), "container_path": mount.container_path, "read_only": mount.read_only}
-                for mount in self.options.gpu_mounts
-            ],
+            mounts=[asdict(mount) | {"host_path": str(mount.host_path)} for mount in self.options.gpu_mounts],
         )
 
     def _wait_until_ready(self, nodes: tuple[Node, ...], *, services: tuple[Service, ...] = ()) -> None:

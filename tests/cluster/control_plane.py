@@ -38,7 +38,7 @@ _CORE_USERS = [
 _METADATA_AUDIT_POLICY = "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n"
 
 _STOP_LAST = ("kube-apiserver", "etcd")
-"""Clients first: an API server waits for their watches to end. etcd last: an API server without it may wait for ever."""
+"""Clients first: an API server waits for their watches to end. etcd last: without it an API server may never end."""
 
 
 class Kubectl:
@@ -117,6 +117,10 @@ class ControlPlane(Kubectl):
         stop_control_plane(self.folder)
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def logs_to(self, folder: Path) -> None:
+        """Copy the logs of all processes to `folder`."""
+        shutil.copytree(self.folder / "log", folder, dirs_exist_ok=True)
+
     def __enter__(self) -> "ControlPlane":
         self.start()
         return self
@@ -145,8 +149,9 @@ class ControlPlane(Kubectl):
 
 
 def start_for_nodes(
-    programs: Binaries, folder: Path, certificates: Pki, *, options: ControlPlaneOptions, node_monitor_grace_seconds: int
-) -> None:
+    programs: Binaries, folder: Path, certificates: Pki,
+    *, options: ControlPlaneOptions, node_monitor_grace_seconds: int,
+) -> None:  # fmt: skip
     """The control plane of the three-node cluster, on the hub. Returns when it is ready."""
     start_api_server(
         programs, folder, certificates,
@@ -232,7 +237,7 @@ def start_api_server(
         processes.require_alive(api_server, name="kube-apiserver", log=api_log)
         request = urllib.request.Request(f"https://{bind}:{port}/readyz", headers={"Authorization": f"Bearer {token}"})
         try:
-            with urllib.request.urlopen(request, timeout=5, context=trust) as answer:
+            with urllib.request.urlopen(request, timeout=5, context=trust) as answer:  # noqa: S310 - a fixed https URL
                 return bool(answer.status == 200)
         except urllib.error.HTTPError as not_yet:
             not_yet.close()

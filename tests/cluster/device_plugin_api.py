@@ -11,16 +11,24 @@ _PACKAGE = "v1beta1"
 _Field = descriptor_pb2.FieldDescriptorProto
 _TEXT, _BOOL, _MESSAGE = _Field.TYPE_STRING, _Field.TYPE_BOOL, _Field.TYPE_MESSAGE
 
-_MESSAGES: dict[str, tuple[tuple[int, str, "int | str", bool], ...]] = {
+_FieldSpec = tuple[int, str, "_Field.Type.ValueType | str", bool]
+_MESSAGES: dict[str, tuple[_FieldSpec, ...]] = {
     "Empty": (),
     "DevicePluginOptions": (),
-    "RegisterRequest": ((1, "version", _TEXT, False), (2, "endpoint", _TEXT, False), (3, "resource_name", _TEXT, False)),
+    "RegisterRequest": (
+        (1, "version", _TEXT, False),
+        (2, "endpoint", _TEXT, False),
+        (3, "resource_name", _TEXT, False),
+    ),
     "Device": ((1, "ID", _TEXT, False), (2, "health", _TEXT, False)),
     "ListAndWatchResponse": ((1, "devices", "Device", True),),
     "ContainerAllocateRequest": ((1, "devices_ids", _TEXT, True),),
     "AllocateRequest": ((1, "container_requests", "ContainerAllocateRequest", True),),
     "Mount": ((1, "container_path", _TEXT, False), (2, "host_path", _TEXT, False), (3, "read_only", _BOOL, False)),
-    "ContainerAllocateResponse": ((1, "envs", "ContainerAllocateResponse.EnvsEntry", True), (2, "mounts", "Mount", True)),
+    "ContainerAllocateResponse": (
+        (1, "envs", "ContainerAllocateResponse.EnvsEntry", True),
+        (2, "mounts", "Mount", True),
+    ),
     "AllocateResponse": ((1, "container_responses", "ContainerAllocateResponse", True),),
 }
 """name: (field number, field name, type or message name, repeated) for each field."""
@@ -42,13 +50,13 @@ def _build() -> dict[str, Any]:
             if isinstance(kind, str):
                 field.type, field.type_name = _MESSAGE, f".{_PACKAGE}.{kind}"
             else:
-                field.type = _Field.Type.ValueType(kind)
+                field.type = kind
         if name == "ContainerAllocateResponse":
             _add_text_map(described, "EnvsEntry")
     pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)  # type: ignore[no-untyped-call]
+    pool.Add(file)
     return {
-        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}"))  # type: ignore[no-untyped-call]
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}"))
         for name in _MESSAGES
     }
 

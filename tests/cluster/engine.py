@@ -26,6 +26,9 @@ OVERRIDES = (
     # Not needed to serve text, and their wheels for this torch want CUDA's libraries.
     *(f'{name} ; sys_platform == "never"' for name in ("torchvision", "torchaudio", "torchcodec")),
 )
+_RECIPE = "1"
+"""Change it when this file makes another folder from the same requirements: it is part of the cache's key."""
+
 _INSTALL_TIMEOUT_SECONDS = 1800
 _LEFT_OUT_OF_PREFIX = ("site-packages", "dist-packages", "test", "idlelib", "turtledemo", "__pycache__", "config-*")
 _OLDEST, _NEWEST = (3, 10), (3, 13)
@@ -66,7 +69,8 @@ def prepare() -> Engine:
         _point_scripts_to_mount(root)
         _let_everybody_read(root)
 
-    return Engine(entry("engine", content_key(Path(__file__), version), build, keep=1) / "prefix")
+    key = content_key(*REQUIREMENTS, *OVERRIDES, ENGINE_MOUNT, _RECIPE, version)
+    return Engine(entry("engine", key, build) / "prefix")
 
 
 def _copy_interpreter(prefix: Path, root: Path) -> None:
@@ -76,7 +80,7 @@ def _copy_interpreter(prefix: Path, root: Path) -> None:
     """
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"
     if not _OLDEST <= sys.version_info[:2] <= _NEWEST:
-        raise PrerequisiteMissing(f"vLLM runs on Python 3.10 to 3.13, this is {name}: use another Python for the tests.")
+        raise PrerequisiteMissing(f"vLLM runs on Python 3.10 to 3.13, this is {name}: use another one.")
     (root / "bin").mkdir(parents=True)
     (root / "bin" / "python3").symlink_to(name)
     (root / "bin" / "python").symlink_to(name)
@@ -88,15 +92,24 @@ def _copy_interpreter(prefix: Path, root: Path) -> None:
         ignore_dangling_symlinks=True,
     )
     (root / "lib" / name / "site-packages").mkdir()
-    if shared := sysconfig.get_config_var("Py_ENABLE_SHARED") and sysconfig.get_config_var("INSTSONAME"):
-        shutil.copy2(prefix / "lib" / shared, root / "lib")
-        _link_executable(root / "bin" / name, library=root / "lib" / shared)
+    if library := _shared_library(prefix):
+        shutil.copy2(library, root / "lib")
+        _link_executable(root / "bin" / name, library=root / "lib" / library.name)
     else:
         shutil.copy2(Path(sys._base_executable).resolve(), root / "bin" / name)  # type: ignore[attr-defined]
     check = "import ctypes, json, lzma, sqlite3, ssl, sys, sysconfig; print(sys.prefix)"
     found = run(root / "bin" / "python3", "-I", "-c", check, env={}).stdout.strip()
     if found != str(root):
         raise PrerequisiteMissing(f"{prefix} cannot be copied: its copy at {root} takes {found} for its home.")
+
+
+def _shared_library(prefix: Path) -> Path | None:
+    """libpython, where Python was built to load it; None where the executable holds all, as Debian's does."""
+    if not sysconfig.get_config_var("Py_ENABLE_SHARED"):
+        return None
+    name = str(sysconfig.get_config_var("INSTSONAME"))
+    folders = (prefix / "lib", Path(str(sysconfig.get_config_var("LIBDIR"))))
+    return next((folder / name for folder in folders if (folder / name).exists()), None)
 
 
 def _link_executable(executable: Path, *, library: Path) -> None:
@@ -131,22 +144,21 @@ def _compile(root: Path) -> None:
     The exit status says nothing: some packages ship files that no Python can parse.
     """
     run(
-        root / "bin" / "python3", "-I", "-m", "compileall", "-q", "-j", str(os.cpu_count() or 1), root / "lib",
+        root / "bin" / "python3", "-I", "-m", "compileall", "-q", "-j", str(os.cpu_count() or 1), root,
         check=False, timeout_seconds=_INSTALL_TIMEOUT_SECONDS,
     )  # fmt: skip
 
 
 def _point_scripts_to_mount(root: Path) -> None:
-    """Let console scripts (`vllm`) name the interpreter as pods see it."""
-    for script in (root / "bin").iterdir():
-        if script.is_symlink() or not script.is_file():
-            continue
-        content = script.read_bytes()
+    """Let console scripts (`vllm`) name the interpreter as pods see it, and be found in bin (Debian's are not)."""
+    for script in [*(root / "bin").iterdir(), *(root / "local" / "bin").glob("*")]:
+        content = b"" if script.is_symlink() else script.read_bytes()
         if content.startswith(b"#!"):
-            rest = content.split(b"\n", 1)[1]
             script.unlink()  # may be a hard link into uv's cache
-            script.write_bytes(f"#!{ENGINE_MOUNT}/bin/python3\n".encode() + rest)
+            script.write_bytes(f"#!{ENGINE_MOUNT}/bin/python3\n".encode() + content.split(b"\n", 1)[1])
             script.chmod(0o755)
+            if script.parent != root / "bin":
+                (root / "bin" / script.name).symlink_to(Path("..") / "local" / "bin" / script.name)
 
 
 def _let_everybody_read(root: Path) -> None:

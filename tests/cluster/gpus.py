@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import grpc
+import grpc  # type: ignore[import-untyped]
 
 from tests.cluster.device_plugin_api import message
 
@@ -70,7 +70,7 @@ class _Plugin:
         self._folder = Path(self._gpus().plugin_folder)
 
     def run(self) -> None:
-        """Serve and register, again whenever the kubelet was restarted: it then has a new socket and an empty folder."""
+        """Serve and register, again after each restart of the kubelet: it has a new socket and an empty folder then."""
         kubelet, seen, settings = self._folder / "kubelet.sock", None, self._file.stat().st_mtime_ns
         while True:
             threading.Event().wait(_POLL_SECONDS)

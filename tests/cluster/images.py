@@ -26,7 +26,7 @@ ENGINE_MOUNT = "/opt/vllm"
 
 _DEBOOTSTRAP_TIMEOUT_SECONDS = 900
 _UNUSED_IN_IMAGE = ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/man", "usr/share/locale")
-_RECIPE = 1
+_RECIPE = 2
 """Raise it when this file makes other images from the same packages: it is part of the cache's keys."""
 
 
@@ -61,8 +61,8 @@ def engine() -> Path:
             run("dpkg-deb", "--extract", package, root)
             package.unlink()
         layers = [_read_layer(below), oci.make_layer(root, folder / "layer.tar.gz")]
-        environment = {"PATH": f"{ENGINE_MOUNT}/bin:{oci.DEFAULT_PATH}"}
-        _write(folder, name=ENGINE_IMAGE, layers=layers, config=ImageConfig(command=["/bin/sh"], environment=environment))
+        path = {"PATH": f"{ENGINE_MOUNT}/bin:{oci.DEFAULT_PATH}"}
+        _write(folder, name=ENGINE_IMAGE, layers=layers, config=ImageConfig(command=["/bin/sh"], environment=path))
 
     return entry("image/engine", content_key(below.name, *ENGINE_PACKAGES, _version()), build) / "image.tar"
 
@@ -96,12 +96,11 @@ def distribution() -> tuple[str, str]:
     release = re.search(r"^VERSION_CODENAME=(\w+)", Path("/etc/os-release").read_text(), re.MULTILINE)
     if release is None:
         raise PrerequisiteMissing("Images are made from the machine's own release: use Debian 12+ or Ubuntu 24.04+.")
-    return release[1], _mirror(release[1])
+    return release[1], mirror_of(release[1])
 
 
-def _mirror(suite: str) -> str:
+def mirror_of(suite: str, *, folder: Path = Path("/etc/apt")) -> str:
     """The first package source of the machine that serves this release (either format of sources.list(5))."""
-    folder = Path("/etc/apt")
     for file in sorted([*folder.glob("sources.list"), *folder.glob("sources.list.d/*")]):
         text = file.read_text()
         if file.suffix == ".sources":

@@ -16,6 +16,7 @@ from typing import cast
 
 from tests.cluster.commands import run
 from tests.cluster.errors import AlreadyRunning, PrerequisiteMissing
+from tests.cluster.options import MAX_NODES
 
 BRIDGE = "sfbr0"
 HUB = "198.51.100.1"
@@ -83,21 +84,24 @@ def disconnect_node(addresses: NodeAddresses) -> None:
 
 def remove_all() -> None:
     """Remove the bridge and the veth pairs, and with them their routes."""
-    present = links()
-    for name in (*(f"{_OUTER_PREFIX}{index}" for index in (1, 2, 3)), *(f"{_INNER_PREFIX}{i}" for i in (1, 2, 3)), BRIDGE):
-        if name in present:
-            run("ip", "link", "del", name, check=False)
+    for name in sorted(_own_links() & links()):
+        # The other end of a pair goes with the first, and a pair with its node's namespace.
+        run("ip", "link", "del", name, check=False)
 
 
 def remaining() -> list[str]:
     """Links of the plan that are still there, in words."""
-    ours = {BRIDGE} | {f"{prefix}{index}" for prefix in (_OUTER_PREFIX, _INNER_PREFIX) for index in (1, 2, 3)}
-    return [f"link {name}" for name in sorted(links() & ours)]
+    return [f"link {name}" for name in sorted(_own_links() & links())]
 
 
 def links() -> set[str]:
     """Names of the links in this network namespace."""
     return {str(link["ifname"]) for link in _ip_json("link")}
+
+
+def _own_links() -> set[str]:
+    indexes = range(1, MAX_NODES + 1)
+    return {BRIDGE} | {f"{prefix}{index}" for prefix in (_OUTER_PREFIX, _INNER_PREFIX) for index in indexes}
 
 
 def _route_destinations() -> list[str]:

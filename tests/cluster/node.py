@@ -1,7 +1,6 @@
 """One real node: containerd, kubelet and kube-proxy in namespaces of their own, below one folder."""
 
 import json
-import shutil
 import signal
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
@@ -10,9 +9,10 @@ from pathlib import Path
 
 from tests.cluster import cgroups, network, processes
 from tests.cluster.binaries import Binaries
-from tests.cluster.commands import run, tail_of_file, wait_for
-from tests.cluster.errors import CommandFailed, StartFailed
+from tests.cluster.commands import run, wait_for
+from tests.cluster.errors import StartFailed
 from tests.cluster.network import HUB, NODE_PREFIX_LENGTH, NodeAddresses
+from tests.cluster.oci import DEFAULT_PATH
 from tests.cluster.options import NodeOptions
 from tests.cluster.pki import Pki, User
 from tests.cluster.prerequisites import program_path
@@ -106,7 +106,7 @@ class Node:
                 "KUBE_PROXY": str(self.programs.path("kube-proxy")),
                 "KUBELET_FLAGS": " ".join(self._kubelet_flags()),
                 # containerd finds its shim on PATH.
-                "PATH": f"{self.programs.path('containerd').parent}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+                "PATH": f"{self.programs.path('containerd').parent}:{DEFAULT_PATH}",
             },
         )  # fmt: skip
         network.connect_node(self.addresses, node_init_pid=_only_child(unshare, log))

@@ -13,7 +13,7 @@ import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol, cast
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _GZIP_LEVEL = 1
@@ -52,7 +52,9 @@ def make_layer(folder: Path, out: Path) -> Layer:
         tee = _Hashing(raw, packed)
         with (
             gzip.GzipFile(filename="", fileobj=tee, mode="wb", compresslevel=_GZIP_LEVEL, mtime=0) as compressed,
-            tarfile.open(fileobj=_Hashing(compressed, diff), mode="w|", format=tarfile.PAX_FORMAT) as tar,
+            tarfile.open(
+                fileobj=cast("IO[bytes]", _Hashing(compressed, diff)), mode="w|", format=tarfile.PAX_FORMAT
+            ) as tar,
         ):
             tar.add(folder, arcname=".", filter=_without_identity)
     return Layer(file=out, digest=f"sha256:{packed.hexdigest()}", diff_id=f"sha256:{diff.hexdigest()}")
@@ -72,6 +74,8 @@ def write_archive(out: Path, *, name: str, layers: Sequence[Layer], config: Imag
             "os": "linux",
             "config": {key: value for key, value in running.items() if value},
             "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in layers]},
+            # buildah counts on one entry a layer.
+            "history": [{"created_by": "steadyfleet tests/cluster"} for _ in layers],
         }
     )
     manifest = _Blob.of(
@@ -128,7 +132,7 @@ class _Sink(Protocol):
 
 
 class _Hashing:
-    """Passes what is written on, and hashes it: as much of a file as gzip and tarfile need."""
+    """Passes what is written on, and hashes it: as much of a file as gzip and tarfile use for writing."""
 
     def __init__(self, target: _Sink, digest: "hashlib._Hash") -> None:
         self._target, self._digest = target, digest

@@ -62,21 +62,20 @@ def check_for_builds() -> None:
     """What building the binaries needs: Linux, a known processor, Go. Raises PrerequisiteMissing."""
     if platform.system() != "Linux" or platform.machine() not in ("x86_64", "aarch64"):
         here = f"{platform.system()} {platform.machine()}"
-        raise PrerequisiteMissing(f"The test cluster needs Linux on x86-64 or arm64; this is {here}. Use a Linux machine.")
+        raise PrerequisiteMissing(f"The test cluster needs Linux on x86-64 or arm64, this is {here}: use another one.")
     go_version()
 
 
 def check_for_nodes() -> None:
-    """What real nodes and images need beside that: root, the distribution's tools, cgroups. Raises PrerequisiteMissing."""
-    check_for_builds()
+    """What real nodes need beside that: root, the distribution's tools, cgroups. Raises PrerequisiteMissing."""
     if os.geteuid() != 0:
         raise PrerequisiteMissing(
-            "The test cluster's nodes need root (namespaces, cgroups, mounts); run the same command with sudo, "
-            "or use the light mode (control plane only), which needs none."
+            "The test cluster's nodes need root (namespaces, cgroups, mounts): run the same command with sudo."
         )
+    check_for_builds()
     _install([tool for tool in TOOLS if not tool.present])
     if not Path("/sys/fs/cgroup").is_dir():
-        raise PrerequisiteMissing("No cgroups under /sys/fs/cgroup; mount them (package cgroupfs-mount, or boot systemd).")
+        raise PrerequisiteMissing("No cgroups under /sys/fs/cgroup: mount them (package cgroupfs-mount, or systemd).")
     if _bridged_traffic_is_dropped():
         raise PrerequisiteMissing(
             "This machine's firewall drops bridged traffic, which would cut the nodes off from each other; "

@@ -43,7 +43,7 @@ def start_dns(programs: Binaries, folder: Path, *, kubeconfig: Path) -> Service:
 
 def start_gpus(folder: Path, *, gpu_file: Path) -> Service:
     """The process that serves the fake GPUs of all nodes, as `gpu_file` says."""
-    argv = [sys.executable, "-m", "tests.cluster.gpus", gpu_file]
+    argv: list[str | Path] = [sys.executable, "-m", "tests.cluster.gpus", gpu_file]
     return _start("gpus", argv, folder, env={"PYTHONPATH": str(_REPOSITORY)})
 
 
@@ -65,7 +65,7 @@ def start_prometheus(programs: Binaries, folder: Path, *, config: str) -> str:
 
     def ready() -> bool:
         service.require_alive()
-        with urllib.request.urlopen(f"{url}/-/ready", timeout=5) as answer:
+        with urllib.request.urlopen(f"{url}/-/ready", timeout=5) as answer:  # noqa: S310 - a fixed http URL
             return bool(answer.status == 200)
 
     wait_for(

@@ -30,7 +30,7 @@ def options() -> ClusterOptions:
     return ClusterOptions(
         nodes=tuple(NodeOptions(name=f"gpu-{i}", gpus=1, zone=f"zone-{i}") for i in (1, 2, 3)),
         images=(*built.all, images.engine()),
-        gpu_mounts=engine.mounts(),
+        gpu_mounts=(engine.prepare().mount,),
     )
 
 
@@ -118,7 +118,7 @@ class Story:
         )
 
     def _metric(self, verdict: str) -> set[str]:
-        series = platform.query(self.prometheus, f'steadyfleet_node_gpus{{verdict="{verdict}"}} > 0')
+        series = platform.query(self.prometheus, f'steadyfleet_node_gpus{{check="{CHECK}",verdict="{verdict}"}} > 0')
         return {labels["node"] for labels, _ in series}
 
     def _names(self) -> set[str]:

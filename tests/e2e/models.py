@@ -7,7 +7,7 @@ from pathlib import Path
 
 from steadyfleet_contract.spec import Synthetic
 from steadyfleet_probe.synthetic import generate
-from steadyfleet_probe.weights import weights_digest
+from steadyfleet_probe.weights import read_weights
 from tests.cluster.cluster import Cluster
 
 IN_POD = "/mnt/node/models/tiny"
@@ -23,7 +23,7 @@ def place_tiny(cluster: Cluster) -> str:
         target = folder_on(cluster, node.options.name)
         shutil.copytree(source, target, dirs_exist_ok=True)
         readable(target.parent)
-    return weights_digest(source)
+    return read_weights(source).digest
 
 
 def flip_exponent_bit(cluster: Cluster, node: str, *, position: int = -1) -> None:

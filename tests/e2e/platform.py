@@ -11,6 +11,7 @@ from typing import Any
 
 from tests.cluster import images
 from tests.cluster.cluster import Cluster
+from tests.cluster.dockerfile import build_dockerfile
 from tests.cluster.progress import step
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,9 +37,10 @@ class BuiltImages:
 
 def build_images() -> BuiltImages:
     """Both targets of the Dockerfile; a second call with an unchanged tree only looks them up."""
+    bases = {"BASE": images.BASE_IMAGE, "PROBE_BASE": images.BASE_IMAGE}
     return BuiltImages(
-        operator=images.build_dockerfile(target="operator", name=OPERATOR_IMAGE),
-        probe=images.build_dockerfile(target="probe", name=PROBE_IMAGE),
+        operator=build_dockerfile("operator", OPERATOR_IMAGE, bases),
+        probe=build_dockerfile("probe", PROBE_IMAGE, bases),
     )
 
 

@@ -35,8 +35,13 @@ def node_manifest(name: str, *, gpus: int = 2, labels: dict[str, str] | None = N
         "kind": "Node",
         "metadata": {
             "name": name,
-            "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
-            | (labels or {}),
+            "labels": {
+                "kubernetes.io/hostname": name,
+                # The controller manager adds the beta ones when they are missing.
+                **{f"{prefix}kubernetes.io/os": "linux" for prefix in ("", "beta.")},
+                **{f"{prefix}kubernetes.io/arch": "amd64" for prefix in ("", "beta.")},
+                **(labels or {}),
+            },
         },
         "spec": {"providerID": f"test://{name}", **spec},
         "status": {

@@ -197,13 +197,13 @@ class _Group:
                 f"differs, and so do its surroundings from every consistent GPU: {named(keys, newest, twin)}",
                 since=began,
             ), ()
-        count = sum(len(visit.launches) for visit in convicting)
         return _say(
             newest,
             Verdict.DIVERGENT,
             Reason.WRONG_WEIGHTS if wrong else Reason.DIFFERS_FROM_BASELINE,
-            f"{self._difference(newest, wrong=wrong)}; {count} pinned launches in {len(convicting)} pods agree, "
-            f"and {len(clean_controls)} launches of {clean_controls[-1].node} made after the first do not differ",
+            f"{self._difference(newest, wrong=wrong)}; a fresh launch of this GPU differs as well, "
+            f"a control on {clean_controls[0].node} does not"
+            + (", though their bits are equal" if newest.digest == clean_controls[0].digest else ""),
             cause=Cause.WEIGHTS if wrong else Cause.UNEXPLAINED,
             since=began,
         ), ()

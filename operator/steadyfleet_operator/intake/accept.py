@@ -32,13 +32,13 @@ def accept_report(body: bytes, asked: ProbeSpec) -> Report:
         raise _not_asked("epoch", f"{report.epoch}, but the Job asked for {asked.epoch}")
     _check_launch(asked, launch=report.launch, kind=report.kind, cache=report.cache)
     _check_numbers(report)
+    for result in report.passes:
+        _check_arrays(result, asked)
     try:
         check_report(report)
     except DigestMismatch as error:
         field, _, text = str(error).partition(": ")
-        raise refused(ReportResult.FIELD_INVALID, text or field, field=field if text else "") from error
-    for result in report.passes:
-        _check_arrays(result, asked)
+        raise _invalid(field, text) from error
     if report.outcome is Outcome.COMPLETED:
         _check_complete(report, asked)
     return report
@@ -97,7 +97,10 @@ def _check_numbers(report: Report) -> None:
 def _check_arrays(result: PassResult, asked: ProbeSpec) -> None:
     for index, prompt in enumerate(result.prompts):
         field = f"passes[{result.name.value}].prompts[{index}]"
-        found = unpack(prompt)
+        try:
+            found = unpack(prompt)
+        except DigestMismatch as error:
+            raise _invalid(field, str(error)) from error
         if found is None:
             if prompt.logprobs or prompt.top_ids or prompt.top_logprobs:
                 raise _invalid(f"{field}.tokens", "is empty, but other arrays of the prompt are not")

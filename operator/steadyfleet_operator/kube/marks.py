@@ -89,7 +89,8 @@ class Marks:
         if stands and (stands.status, stands.reason, stands.message) == (status, reason.value, message):
             return False
         now = time_text(self._now())
-        flipped = stands is None or stands.status != status
+        # Another writer may have left the time out, and the API server takes no empty one.
+        since = stands.last_transition_time if stands and stands.status == status else ""
         return await self._patch_status(
             live,
             {
@@ -98,7 +99,7 @@ class Marks:
                 "reason": reason.value,
                 "message": message,
                 "lastHeartbeatTime": now,
-                "lastTransitionTime": now if flipped or stands is None else stands.last_transition_time,
+                "lastTransitionTime": since or now,
             },
         )
 

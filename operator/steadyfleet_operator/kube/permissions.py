@@ -35,19 +35,19 @@ PERMISSIONS = (
     # No create on nodes: server-side apply of a label on a deleted Node would make a ghost.
     _may(Scope.CLUSTER, "", "nodes", "get list watch patch"),
     _may(Scope.CLUSTER, "", "nodes/status", "patch"),
-    # GPUs in use by other people's pods.
-    _may(Scope.CLUSTER, "", "pods", "get list watch"),
+    # To count the GPUs of a node that other people's pods have.
+    _may(Scope.CLUSTER, "", "pods", "list"),
     _may(Scope.CLUSTER, "", "events", "create patch"),
     _may(Scope.CLUSTER, GROUP, "consistencychecks", "get list watch"),
-    _may(Scope.CLUSTER, GROUP, "consistencychecks/status", "get update patch"),
-    _may(Scope.CLUSTER, GROUP, "nodeconsistencies", "get list watch create update delete"),
+    _may(Scope.CLUSTER, GROUP, "consistencychecks/status", "update patch"),
+    _may(Scope.CLUSTER, GROUP, "nodeconsistencies", "get list create delete"),
     _may(Scope.CLUSTER, GROUP, "nodeconsistencies/status", "update"),
-    _may(Scope.CLUSTER, GROUP, "consistencybaselines", "get list create update delete"),
+    _may(Scope.CLUSTER, GROUP, "consistencybaselines", "get list create delete"),
     _may(Scope.CLUSTER, GROUP, "consistencybaselines/status", "update"),
     _may(Scope.CLUSTER, "authentication.k8s.io", "tokenreviews", "create"),
     _may(Scope.CHECK_NAMESPACES, "batch", "jobs", "get list watch create delete"),
-    # As a dry run alone: it tells why a Job's pod would be refused.
-    _may(Scope.CHECK_NAMESPACES, "", "pods", "create"),
+    # Create as a dry run alone: it tells why a Job's pod would be refused.
+    _may(Scope.CHECK_NAMESPACES, "", "pods", "get list watch create"),
     # RBAC cannot bind `create` to a name.
     _may(Scope.OWN_NAMESPACE, "coordination.k8s.io", "leases", "create"),
     _may(Scope.OWN_NAMESPACE, "coordination.k8s.io", "leases", "get update delete", names="steadyfleet-operator"),

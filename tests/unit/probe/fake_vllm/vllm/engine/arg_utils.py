@@ -1,0 +1,3 @@
+"""Only its text is read, to learn which arguments this version knows."""
+
+ARGUMENTS = ("--enable-flashinfer-autotune",)
