@@ -30,7 +30,9 @@ def main() -> None:
         wheel = build(place)
         check_contents(wheel)
         tests = copy_tests(place)
-        run_tests(place, wheel, tests, python="3.11", extra="[operator]", pins=[], paths=["tests/unit", "tests/contract"])
+        run_tests(
+            place, wheel, tests, python="3.11", extra="[operator]", pins=[], paths=["tests/unit", "tests/contract"]
+        )
         probe_tests = sorted(str(path.relative_to(tests)) for path in (tests / "tests/unit").glob("probe*"))
         run_tests(place, wheel, tests, python="3.10", extra="", pins=OLDEST, paths=probe_tests)
 
@@ -64,7 +66,9 @@ def copy_tests(place: Path) -> Path:
     target = place / "checkout"
     for folder in ("tests/unit", "tests/contract", "tests/data", "crds", "charts", "examples"):
         if (ROOT / folder).exists():
-            shutil.copytree(ROOT / folder, target / folder, symlinks=False, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                ROOT / folder, target / folder, symlinks=False, ignore=shutil.ignore_patterns("__pycache__")
+            )
     shutil.copy(ROOT / "tests/__init__.py", target / "tests/__init__.py")
     shutil.copy(ROOT / "pyproject.toml", target / "pyproject.toml")
     for name in CHECKOUT_ONLY:

@@ -1,10 +1,10 @@
 """The demo: a real cluster with real vLLM, in which one node reads a weight file with one flipped bit.
 
-    python -m tests.demo [--keep]
+python -m tests.demo [--keep]
 
-    up        cluster of three nodes, Steadyfleet by Helm, Prometheus
-    sweep     two fresh launches a node; node gpu-2 differs, is launched again beside a control, and is marked
-    repair    the weight file is mended; a sweep by hand finds the node consistent and clears its mark
+up        cluster of three nodes, Steadyfleet by Helm, Prometheus
+sweep     two fresh launches a node; node gpu-2 differs, is launched again beside a control, and is marked
+repair    the weight file is mended; a sweep by hand finds the node consistent and clears its mark
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.cluster import engine, images
 from tests.cluster.cluster import Cluster
-from tests.cluster.options import ClusterOptions, Mount, NodeOptions
+from tests.cluster.options import ClusterOptions, NodeOptions
 from tests.cluster.progress import say, step
 from tests.e2e import models, platform
 from tests.e2e.platform import NAMESPACE
@@ -98,7 +98,7 @@ class Story:
 
     def _found(self) -> bool:
         verdicts = self.verdicts()
-        wanted = {name: "Consistent" for name in self._names()} | {BROKEN: "Divergent"}
+        wanted = dict.fromkeys(self._names(), "Consistent") | {BROKEN: "Divergent"}
         condition = self.condition(BROKEN)
         return (
             verdicts == wanted

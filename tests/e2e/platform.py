@@ -1,4 +1,4 @@
-"""Steadyfleet on the real cluster: its images from the Dockerfile, its chart by Helm, and a Prometheus that scrapes it."""
+"""Steadyfleet on the real cluster: images from the Dockerfile, the chart by Helm, and a Prometheus that scrapes it."""
 
 from __future__ import annotations
 

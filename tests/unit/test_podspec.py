@@ -61,21 +61,27 @@ def test_job_and_pod_carry_what_the_visit_is_for() -> None:
     built = job()
 
     for metadata in (built["metadata"], built["spec"]["template"]["metadata"]):
-        assert metadata["labels"].items() >= {
-            "app.kubernetes.io/managed-by": "steadyfleet",
-            "steadyfleet.dev/check": "qwen",
-            "steadyfleet.dev/check-uid": a_check().uid,
-            "steadyfleet.dev/slot": "0",
-        }.items()
-        assert metadata["annotations"].items() >= {
-            "steadyfleet.dev/attempt": "1",
-            "steadyfleet.dev/node": "gpu-1",
-            "steadyfleet.dev/node-uid": "node-uid",
-            "steadyfleet.dev/version": "stable",
-            "steadyfleet.dev/epoch": "0123456789abcdef",
-            "steadyfleet.dev/purpose": "Sweep",
-            "steadyfleet.dev/gpu": "",
-        }.items()
+        assert (
+            metadata["labels"].items()
+            >= {
+                "app.kubernetes.io/managed-by": "steadyfleet",
+                "steadyfleet.dev/check": "qwen",
+                "steadyfleet.dev/check-uid": a_check().uid,
+                "steadyfleet.dev/slot": "0",
+            }.items()
+        )
+        assert (
+            metadata["annotations"].items()
+            >= {
+                "steadyfleet.dev/attempt": "1",
+                "steadyfleet.dev/node": "gpu-1",
+                "steadyfleet.dev/node-uid": "node-uid",
+                "steadyfleet.dev/version": "stable",
+                "steadyfleet.dev/epoch": "0123456789abcdef",
+                "steadyfleet.dev/purpose": "Sweep",
+                "steadyfleet.dev/gpu": "",
+            }.items()
+        )
 
 
 def test_preemption_fails_the_job_in_a_way_of_its_own_and_nothing_is_tried_twice() -> None:

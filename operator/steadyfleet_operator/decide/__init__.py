@@ -86,6 +86,7 @@ def _judge(
             accepted_variants=seen.check.spec.accepted_variants,
             baseline=before.accepted,
             baseline_by=before.accepted_by,
+            pinned_per_sweep=seen.check.spec.launches.pinned,
             all_tried=all(history.tried(node.name, version) for node in nodes),
         )
         judgements += result.gpus

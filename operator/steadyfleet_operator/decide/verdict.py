@@ -61,9 +61,10 @@ def judge_group(
     baseline: str = "",
     baseline_by: Literal["", "Majority", "Spec"] = "",
     all_tried: bool,
+    pinned_per_sweep: int = 1,
 ) -> GroupJudgement:
     """`launches`: of one group (epoch, version, GPU product, prompt set), oldest first; `all_tried`: each selected node
-    was visited in this epoch, with or without a result."""
+    was visited in this epoch, with or without a result; `pinned_per_sweep`: launches that a whole sweep visit makes."""
     pinned = [launch for launch in launches if _is_judged(launch)]
     weights = expected_weights(newest_per_gpu(pinned).values(), stated_weights)
     wrong = {launch.node for launch in newest_per_gpu(pinned).values() if _wrong_weights(launch, weights)}
@@ -75,7 +76,7 @@ def judge_group(
         wrong_weights=wrong,
         all_tried=all_tried,
     )
-    group = _Group(pinned, agreed, weights, stated=bool(stated_weights))
+    group = _Group(pinned, agreed, weights, stated=bool(stated_weights), pinned_per_sweep=pinned_per_sweep)
     judged = [group.judge(uuid) for uuid in sorted(group.visits)]
     unpinned = _never_pinned(launches, set(group.visits))
     return GroupJudgement(
@@ -102,7 +103,16 @@ def _wrong_weights(launch: LaunchRecord, expected: str) -> bool:
 class _Group:
     """The judged launches of one group, and the answers that several GPUs' judgements share."""
 
-    def __init__(self, pinned: Sequence[LaunchRecord], agreed: Reference, weights: str, *, stated: bool) -> None:
+    def __init__(
+        self,
+        pinned: Sequence[LaunchRecord],
+        agreed: Reference,
+        weights: str,
+        *,
+        stated: bool,
+        pinned_per_sweep: int,
+    ) -> None:
+        self.pinned_per_sweep = pinned_per_sweep
         self.agreed = agreed
         self.weights = weights
         self.stated = stated
@@ -119,7 +129,7 @@ class _Group:
     def judge(self, uuid: str) -> tuple[GPUJudgement, tuple[Need, ...]]:
         """Guards first; each says what it protects from."""
         streak = self._streak(uuid)
-        newest = self.visits[uuid][-1].launches[-1]
+        newest = (streak or self.visits[uuid])[-1].launches[-1]
         wrong = _wrong_weights(newest, self.weights)
         if not self.agreed.digests and not (wrong and self.stated):
             # Nobody knows what is right: saying anything of anyone would be a guess.
@@ -233,13 +243,19 @@ class _Group:
         return any(self._is_novel(launch) for launch in visit.launches)
 
     def _streak(self, uuid: str) -> list[_Visit]:
-        """The visits since the GPU was last wholly clean."""
+        """The visits since the GPU was last wholly clean. A visit under way clears nothing until all of it is clean."""
+        visits = self.visits[uuid]
         streak: list[_Visit] = []
-        for visit in reversed(self.visits[uuid]):
-            if not self._has_novel(visit):
+        for visit in reversed(visits):
+            if self._has_novel(visit):
+                streak.insert(0, visit)
+            elif visit is not visits[-1] or self._is_whole(visit):
                 break
-            streak.insert(0, visit)
         return streak
+
+    def _is_whole(self, visit: _Visit) -> bool:
+        """A confirming or control visit makes one launch."""
+        return len(visit.launches) >= (self.pinned_per_sweep if visit.purpose is Purpose.SWEEP else 1)
 
     def _convicting(self, streak: list[_Visit]) -> list[_Visit]:
         """The leading visits in which every launch was novel: a mixed one confirms nothing, nor what follows."""

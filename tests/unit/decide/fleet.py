@@ -1,4 +1,4 @@
-"""Builders, and a small world that carries out plans: a fleet whose GPUs answer with the digests that a test gives them.
+"""Builders, and a small world that carries out plans: a fleet whose GPUs answer with the digests that a test gives.
 
 It stands for the API server, the kubelet and the engine in tests of the decisions alone; the real ones are tested in
 tests/operator and tests/e2e.

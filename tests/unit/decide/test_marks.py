@@ -69,5 +69,3 @@ def test_an_open_breaker_never_blocks_clearing() -> None:
     world.sweep()
     assert "n00" not in world.marked()
     assert world.verdicts()["n00"] == "Consistent"
-
-

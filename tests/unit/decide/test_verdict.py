@@ -174,9 +174,9 @@ def test_a_difference_explained_by_the_driver_is_not_comparable_and_names_the_ke
     drivers = {"gpu": {"driver_version": "580.1"}}
     others = {"gpu": {"driver_version": "570.9"}}
     world = three_nodes(
-        engine=lambda on, _gpu, _count: Answer(digest=BAD, fingerprint=others)
-        if on == "b"
-        else Answer(fingerprint=drivers)
+        engine=lambda on, _gpu, _count: (
+            Answer(digest=BAD, fingerprint=others) if on == "b" else Answer(fingerprint=drivers)
+        )
     )
     world.settle()
     assert (world.verdicts()["b"], world.reasons()["b"]) == ("NotComparable", "SurroundingsDiffer")
@@ -296,11 +296,29 @@ def test_a_result_that_got_too_old_says_nothing_any_more() -> None:
     assert world.status.fleet.stale == 3
 
 
+def test_half_a_clean_visit_clears_nothing() -> None:
+    answers = {"b": Answer(digest=BAD)}
+    world = three_nodes(engine=lambda on, _gpu, _count: answers.get(on, Answer()))
+    world.settle()
+    answers.clear()
+    world.sweep()
+    whole = world.launches.copy()
+    mine = [launch for launch in whole if launch.node == "b"]
+    world.launches = [launch for launch in whole if launch is not mine[-1]]
+    plan = decide(world.observe())
+    assert [judged.verdict.value for judged in plan.judgements if judged.node == "b"] == ["Divergent"]
+    world.launches = whole
+    plan = decide(world.observe())
+    assert [judged.verdict.value for judged in plan.judgements if judged.node == "b"] == ["Consistent"]
+
+
 @st.composite
 def fleets(draw: st.DrawFn) -> World:
     """Up to seven nodes whose launches answer anything."""
     names = [f"n{i}" for i in range(draw(st.integers(1, 7)))]
-    table = {name: draw(st.lists(st.sampled_from([GOOD, GOOD, GOOD, BAD, OTHER]), min_size=1, max_size=6)) for name in names}
+    table = {
+        name: draw(st.lists(st.sampled_from([GOOD, GOOD, GOOD, BAD, OTHER]), min_size=1, max_size=6)) for name in names
+    }
     counts = dict.fromkeys(names, 0)
 
     def engine(on: str, _gpu: str, _count: int) -> Answer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from itertools import pairwise
 
 import pytest
 
@@ -11,6 +12,7 @@ from steadyfleet_contract.report import Outcome, TerminationLaunch, TerminationM
 from steadyfleet_contract.spec import CacheState, LaunchKind
 from steadyfleet_operator.decide import decide
 from steadyfleet_operator.decide.observation import Job, JobEnd, Observation, Pod, PodPhase, Terminated, Waiting
+from steadyfleet_operator.decide.order import epochs
 from steadyfleet_operator.decide.visits import slot_state
 from steadyfleet_operator.reasons import Reason
 from steadyfleet_operator.resource import CheckStatus, Purpose
@@ -29,8 +31,6 @@ def one_started(**changes: object) -> tuple[World, Observation, Job, Pod]:
 
 
 def ended(seen: Observation) -> tuple[Reason, str] | None:
-    from steadyfleet_operator.decide.order import epochs
-
     records = slot_state(seen, epochs(seen.check)).ended
     return (records[0].reason, records[0].message) if records else None
 
@@ -106,7 +106,9 @@ def test_a_fresh_visit_goes_on() -> None:
             "connection refused",
             id="operator-not-reached",
         ),
-        pytest.param({"end": JobEnd.COMPLETE}, {"phase": PodPhase.SUCCEEDED}, Reason.POD_FAILED, "without a report", id="silent"),
+        pytest.param(
+            {"end": JobEnd.COMPLETE}, {"phase": PodPhase.SUCCEEDED}, Reason.POD_FAILED, "without a report", id="silent"
+        ),
     ],
 )
 def test_a_visit_without_a_report_ends_with_the_reason_that_the_pod_shows(
@@ -157,8 +159,16 @@ def test_a_node_that_vanishes_or_is_replaced_ends_its_visit() -> None:
 
 
 def test_an_edit_or_a_suspension_ends_the_visit_and_does_not_count_as_the_nodes_turn() -> None:
-    world, seen, _, _ = one_started()
-    edited = replace(seen, check=replace(seen.check, spec=seen.check.spec.model_copy(update={"prompts": seen.check.spec.prompts.model_copy(update={"max_tokens": 9})})))
+    _, seen, _, _ = one_started()
+    edited = replace(
+        seen,
+        check=replace(
+            seen.check,
+            spec=seen.check.spec.model_copy(
+                update={"prompts": seen.check.spec.prompts.model_copy(update={"max_tokens": 9})}
+            ),
+        ),
+    )
     suspended = replace(seen, check=replace(seen.check, spec=seen.check.spec.model_copy(update={"suspend": True})))
     for changed, reason in ((edited, Reason.SUPERSEDED), (suspended, Reason.SUSPENDED)):
         plan = decide(changed)
@@ -168,11 +178,13 @@ def test_an_edit_or_a_suspension_ends_the_visit_and_does_not_count_as_the_nodes_
 
 
 def test_a_slot_is_not_reused_while_its_job_exists() -> None:
-    _, seen, job, pod = one_started(job={"end": JobEnd.COMPLETE}, pod={"phase": PodPhase.SUCCEEDED})
+    _, seen, job, _ = one_started(job={"end": JobEnd.COMPLETE}, pod={"phase": PodPhase.SUCCEEDED})
     plan = decide(seen)
     assert plan.delete == (job,)
     assert plan.start == ()
-    again = replace(seen, visits=plan.visits, jobs=(replace(job, deleting=True),), check=replace(seen.check, status=plan.status))
+    again = replace(
+        seen, visits=plan.visits, jobs=(replace(job, deleting=True),), check=replace(seen.check, status=plan.status)
+    )
     assert decide(again).start == ()
     assert decide(again).delete == ()
     free = replace(again, jobs=(), pods=())
@@ -229,9 +241,9 @@ def test_failed_visits_are_tried_again_with_growing_waits() -> None:
     for _ in range(60):
         plan = world.step(seconds=20)
         starts += [(world.now, start) for start in plan.start if start.node.name == "b"]
-    waits = [(later[0] - earlier[0]).total_seconds() for earlier, later in zip(starts, starts[1:], strict=False)]
+    waits = [(later[0] - earlier[0]).total_seconds() for earlier, later in pairwise(starts)]
     assert len(waits) >= 3
-    assert all(later > earlier for earlier, later in zip(waits, waits[1:], strict=False))
+    assert all(later > earlier for earlier, later in pairwise(waits))
     assert world.entries["b"].failed_visits >= 3
     assert (world.condition("Ready"), world.reasons()["b"]) == (("False", "VisitsFail"), "EngineExited")
     message = next(c.message for c in world.status.conditions if c.type == "Ready")
@@ -273,7 +285,8 @@ def test_nodes_that_must_be_left_alone_are_not_visited_but_told(change: dict[str
 
 
 @pytest.mark.parametrize(
-    "labels", [{"steadyfleet.dev/exclude": "true"}, {"type": "virtual-kubelet"}, {"eks.amazonaws.com/compute-type": "fargate"}]
+    "labels",
+    [{"steadyfleet.dev/exclude": "true"}, {"type": "virtual-kubelet"}, {"eks.amazonaws.com/compute-type": "fargate"}],
 )
 def test_excluded_and_virtual_nodes_are_not_selected_and_lose_their_entry(labels: dict[str, str]) -> None:
     world = three_nodes(engine=bad_on("b", Answer(digest="sha256:" + "0" * 64)))
@@ -326,7 +339,11 @@ def test_the_longest_waiting_node_goes_first() -> None:
 
 def test_confirmations_go_before_turns() -> None:
     nodes = [node(f"n{i}") for i in range(30)]
-    world = World.of(*nodes, spec=spec(schedule={"intervalSeconds": 3600, "maxConcurrent": 2}), engine=bad_on("n0", Answer(digest="sha256:" + "0" * 64)))
+    world = World.of(
+        *nodes,
+        spec=spec(schedule={"intervalSeconds": 3600, "maxConcurrent": 2}),
+        engine=bad_on("n0", Answer(digest="sha256:" + "0" * 64)),
+    )
     world.settle(steps=200)
     purposes = [start.slot.purpose for start in world.started]
     assert Purpose.CONFIRM in purposes[:26]

@@ -111,7 +111,7 @@ def test_streamed_score_asks_for_an_echo_since_streams_have_no_prompt_logprobs()
         (lambda c: c["logprobs"]["top_logprobs"].__setitem__(1, {}), "position 1 has 0 top logprobs, 4 were asked"),
         (lambda c: c["logprobs"]["token_logprobs"].pop(), "3 tokens, 2 logprobs"),
         (lambda c: c.update(prompt_token_ids=[1]), "the engine changed the prompt's tokens"),
-        (lambda c: c.update(token_ids="x"), "1 faults, first: Input should be a valid list"),
+        (lambda c: c.update(token_ids="x"), "1 faults, first: Input should be a valid"),
     ],
     ids=["no logprobs", "text keys", "ids differ", "row short", "logprob missing", "prompt changed", "not a list"],
 )
