@@ -1,6 +1,7 @@
 """The GPUs of this pod: who they are, and whether somebody else is using them.
 
-The device plugin names them in NVIDIA_VISIBLE_DEVICES; nvidia-smi, where the container has it, tells the rest.
+The device plugin names them in NVIDIA_VISIBLE_DEVICES; nvidia-smi, where the container has it, tells the rest. A pod
+that has to meet one GPU is given all free ones of its node, since the device plugin picks: it uses the wanted one.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import re
 import subprocess
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from steadyfleet_contract.report import GPU, Outcome
 from steadyfleet_probe.errors import LaunchFailed
@@ -56,6 +57,8 @@ class GPUs:
     """Largest memory in use on one of them."""
     rows: tuple[dict[str, str], ...] = ()
     """What nvidia-smi says of each."""
+    visible: str = ""
+    """For CUDA_VISIBLE_DEVICES: indices within the container; empty if every GPU of the pod is used."""
 
 
 def look(environment: Mapping[str, str]) -> GPUs:
@@ -88,10 +91,31 @@ def describe(gpus: GPUs) -> dict[str, str]:
     return facts
 
 
-def check_free(environment: Mapping[str, str]) -> GPUs:
-    """The GPUs, once none of them has memory in use. Raises LaunchFailed (GPUInUse)."""
+def choose(given: GPUs, *, count: int, wanted: str = "") -> GPUs:
+    """Those of the given GPUs that the launches use: the wanted one first. Raises LaunchFailed (GPUNotGiven)."""
+    uuids = [found.uuid for found in given.found]
+    if wanted and wanted not in uuids:
+        raise LaunchFailed(
+            Outcome.GPU_NOT_GIVEN, f"GPU {wanted} was not among the {len(uuids)} given to this pod; it is in use"
+        )
+    if not uuids or len(uuids) <= count:
+        return given
+    order = sorted(range(len(uuids)), key=lambda index: (uuids[index] != wanted, index))[:count]
+    rows = tuple(given.rows[index] for index in order) if len(given.rows) == len(uuids) else given.rows
+    return replace(
+        given,
+        found=tuple(given.found[index] for index in order),
+        rows=rows,
+        used_bytes=max((_bytes(row["memory.used"]) for row in rows), default=0),
+        # By index: older engines take no UUIDs here. nvidia-smi counts in the order of the PCI bus.
+        visible=",".join(str(index) for index in order),
+    )
+
+
+def check_free(environment: Mapping[str, str], *, count: int, wanted: str = "") -> GPUs:
+    """The GPUs to use, once none of them has memory in use. Raises LaunchFailed (GPUInUse, GPUNotGiven)."""
     until = time.monotonic() + _RELEASE_SECONDS
-    while (gpus := look(environment)).used_bytes > _IN_USE_BYTES:
+    while (gpus := choose(look(environment), count=count, wanted=wanted)).used_bytes > _IN_USE_BYTES:
         if time.monotonic() > until:
             raise LaunchFailed(
                 Outcome.GPU_IN_USE,

@@ -145,7 +145,7 @@ def _prepare(settings: Settings, draft: Draft) -> _Prepared:
     """All that can be refused without using the GPU is refused here."""
     spec = settings.spec
     command, build = find_command(), find_build()
-    gpus = gpu.check_free(settings.environment)
+    gpus = gpu.check_free(settings.environment, count=spec.gpus_per_probe, wanted=spec.wanted_gpu)
     draft.gpus = gpus.found
     named, folder = model.before_start(spec.model, settings.work_dir)
     port = free_port()
@@ -159,6 +159,8 @@ def _prepare(settings: Settings, draft: Draft) -> _Prepared:
     environment = recipe.environment(
         spec, pod=settings.environment, private=folders.variables, kind=draft.request.kind
     )
+    if gpus.visible:
+        environment |= {"CUDA_VISIBLE_DEVICES": gpus.visible, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     return _Prepared([*command, *arguments], environment, folders, port, folder, gpus)
 
 

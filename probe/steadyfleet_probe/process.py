@@ -21,6 +21,8 @@ from pathlib import Path
 _PR_SET_CHILD_SUBREAPER = 36
 _KEPT_LINES = 400
 _LINE_CHARACTERS = 2000
+_READ_SECONDS = 0.5
+"""For the last output of an ended process; a left-over of it may hold the pipe open for ever."""
 _KILL_SECONDS = 10
 """How long the kernel may take to end a killed process; a process in uninterruptible sleep may outlive this."""
 
@@ -65,7 +67,7 @@ class ChildProcess:
     def last_lines(self) -> list[str]:
         """The last lines of output, oldest first; all of them if the process has ended."""
         if self.exit_status is not None:
-            self._follower.join(timeout=2)
+            self._follower.join(timeout=_READ_SECONDS)
         return list(self._lines)
 
     def stop(self, *, grace_seconds: float) -> None:

@@ -79,7 +79,9 @@ def _launch(
 ) -> None:
     simulation = settings.spec.simulation or SimulationSpec()
     node = settings.node_name
-    gpus = gpu.look(settings.environment)
+    gpus = gpu.choose(
+        gpu.look(settings.environment), count=settings.spec.gpus_per_probe, wanted=settings.spec.wanted_gpu
+    )
     draft.gpus = gpus.found
     draft.fingerprint = {
         "versions": {"steadyfleet-simulated": str(settings.spec.recipe)},

@@ -29,6 +29,7 @@ _SAME_AGAIN = {
     Outcome.ARGUMENT_REJECTED,
     Outcome.PROMPTS_TOO_LONG,
     Outcome.GPU_IN_USE,
+    Outcome.GPU_NOT_GIVEN,
 }
 """Another launch in this pod would end like this one; it is reported without being tried."""
 

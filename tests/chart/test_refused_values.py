@@ -47,7 +47,7 @@ def test_values_are_refused(helm: Helm, case: str) -> None:
 def test_images_must_be_named(helm: Helm) -> None:
     """A default name could be registered by somebody else."""
     error = helm.template(minimal=False).error
-    assert "operator.image.repository is required: build the image with `make images`" in error
+    assert "operator.image.repository is required: build the Dockerfile's target `operator`, push the image" in error
 
 
 def test_marking_defaults_to_nowhere_when_the_own_namespace_is_not_checked(helm: Helm) -> None:

@@ -28,7 +28,7 @@ from tests.cluster.teardown import make_mount_targets, tear_down
 
 T = TypeVar("T")
 
-_LOCK = CLUSTER_FOLDER.with_suffix(".lock")
+_LOCK = Path("/run/lock/steadyfleet-cluster.lock")
 _GPU_FILE = "gpus.json"
 _NODES_FILE = "nodes.json"
 

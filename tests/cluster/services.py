@@ -65,7 +65,7 @@ def start_prometheus(programs: Binaries, folder: Path, *, config: str) -> str:
 
     def ready() -> bool:
         service.require_alive()
-        with urllib.request.urlopen(f"{url}/-/ready", timeout=5) as answer:  # noqa: S310 - a fixed http URL
+        with urllib.request.urlopen(f"{url}/-/ready", timeout=5) as answer:
             return bool(answer.status == 200)
 
     wait_for(

@@ -17,7 +17,7 @@ app.kubernetes.io/component: operator
 {{- define "steadyfleet.image" -}}
 {{- $image := (index .root.Values .part).image -}}
 {{- if not $image.repository }}
-{{- fail (printf "%s.image.repository is required: build the image with `make images`, push it, and name its repository here" .part) }}
+{{- fail (printf "%s.image.repository is required: build the Dockerfile's target `%s`, push the image, and name its repository here" .part .part) }}
 {{- end -}}
 {{- if $image.digest -}}
 {{ $image.repository }}@{{ $image.digest }}

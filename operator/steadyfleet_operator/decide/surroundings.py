@@ -2,43 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from steadyfleet_operator.decide.observation import LaunchRecord
 
-COMPARED_SECTIONS = ("versions", "engine", "environment", "gpu", "host")
+COMPARED_SECTIONS = ("versions", "engine", "environment", "gpu", "host", "image")
 """`weights` and `plan` are judged by themselves; they are results, not surroundings."""
 
-PER_LAUNCH = frozenset(
-    {
-        "gpu.uuid",
-        "gpu.index",
-        "gpu.serial",
-        "gpu.pci_bus_id",
-        "gpu.temperature",
-        "gpu.clocks_sm",
-        "gpu.clocks_mem",
-        "gpu.power_draw",
-        "gpu.memory_used",
-        "gpu.minor",
-        "gpu.ecc_errors",
-        "gpu.xid",
-        "host.hostname",
-        "host.boot_id",
-        "host.uptime",
-        "host.node",
-        "host.machine_id",
-        "host.load",
-        "engine.num_gpu_blocks",
-        "engine.num_cpu_blocks",
-        "engine.port",
-        "engine.instance_id",
-        "engine.compile_cache_key",
-        "engine.aot_key",
-        "engine.cache_dir",
-    }
+BY_NATURE = re.compile(
+    r"gpu\.(\d+\.)?(uuid|serial|index|minor_number|pci\.bus_id|memory\.used|temperature\.gpu|pstate|power\..*"
+    r"|clocks\.current\..*|clocks_throttle_reasons\..*|ecc\.errors\..*|retired_pages\..*)"
+    r"|host\.(bootID|hostname)"
+    r"|environment\.(NVIDIA_VISIBLE_DEVICES|CUDA_VISIBLE_DEVICES|HOSTNAME|MASTER_.*)"
+    r"|engine\.(env\.)?(VLLM_HOST_IP|VLLM_PORT|VLLM_DP_MASTER_.*|VLLM_RPC_BASE_PATH)"
+    r"|engine\.(.*\.)?(num_gpu_blocks|num_cpu_blocks|kv_cache_size_tokens|instance_id|compile_cache_key|aot_key)"
+    r"|engine\.(.*_port|.*_master_ip|.*cache_dir)"
+    r"|engine\.system\.gpu_topo"
 )
-"""Facts that are different for each GPU, node or launch by nature: comparing them would explain everything away."""
+"""Facts that differ from GPU to GPU, node to node or launch to launch by nature: to compare them would explain away every
+fault. Error counters are among them on purpose: they are signs of a fault, not an excuse for one."""
 
 
 def differing_keys(one: LaunchRecord, other: LaunchRecord) -> tuple[str, ...]:
@@ -62,7 +45,7 @@ def _facts(launch: LaunchRecord) -> Mapping[str, str]:
         f"{section}.{key}": value
         for section in COMPARED_SECTIONS
         for key, value in launch.fingerprint.get(section, {}).items()
-        if f"{section}.{key}" not in PER_LAUNCH
+        if not BY_NATURE.fullmatch(f"{section}.{key}")
     }
     if launch.image_id:
         facts["image.id"] = launch.image_id

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 from steadyfleet_contract.report import Outcome
 from steadyfleet_contract.spec import CacheState, LaunchKind
@@ -42,7 +43,7 @@ GOOD, BAD, OTHER = digest_of("good"), digest_of("bad"), digest_of("other")
 WEIGHTS, WRONG_WEIGHTS = digest_of("weights"), digest_of("wrong weights")
 
 
-def spec(**changes: object) -> CheckSpec:
+def spec(**changes: Any) -> CheckSpec:
     """A check of one version, in Mark mode; `changes` replace top-level fields (as they are written in YAML)."""
     base: dict[str, object] = {
         "engine": {"model": {"path": "/models/x"}},
@@ -54,8 +55,8 @@ def spec(**changes: object) -> CheckSpec:
     return CheckSpec.model_validate(base | changes)
 
 
-def node(name: str, *, gpus: int = 1, **changes: object) -> Node:
-    return replace(Node(name=name, uid=f"uid-{name}", allocatable={GPU_RESOURCE: gpus}), **changes)  # type: ignore[arg-type]
+def node(name: str, *, gpus: int = 1, **changes: Any) -> Node:
+    return replace(Node(name=name, uid=f"uid-{name}", allocatable={GPU_RESOURCE: gpus}), **changes)
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,8 @@ class World:
     next_gpu: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, *nodes: Node, spec: CheckSpec, **changes: object) -> World:
-        return cls(spec=spec, nodes={n.name: n for n in nodes}, **changes)  # type: ignore[arg-type]
+    def of(cls, *nodes: Node, spec: CheckSpec, **changes: Any) -> World:
+        return cls(spec=spec, nodes={n.name: n for n in nodes}, **changes)
 
     def observe(self) -> Observation:
         check = Check("serving", "qwen", "check-uid", self.generation, "1", self.spec, self.status, self.run_at)
@@ -260,8 +261,8 @@ class World:
         return gpus[index % len(gpus)]
 
 
-def three_nodes(**changes: object) -> World:
-    return World.of(node("a"), node("b"), node("c"), spec=changes.pop("spec", spec()), **changes)  # type: ignore[arg-type]
+def three_nodes(**changes: Any) -> World:
+    return World.of(node("a"), node("b"), node("c"), spec=changes.pop("spec", spec()), **changes)
 
 
 def bad_on(name: str, answer: Answer) -> Engine:

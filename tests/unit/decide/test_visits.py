@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -19,14 +20,14 @@ from steadyfleet_operator.resource import CheckStatus, Purpose
 from tests.unit.decide.fleet import Answer, World, bad_on, node, spec, three_nodes
 
 
-def one_started(**changes: object) -> tuple[World, Observation, Job, Pod]:
+def one_started(**changes: Any) -> tuple[World, Observation, Job, Pod]:
     """A world in which one visit of node a has just been started and nothing ran yet."""
     world = World.of(node("a"), node("b"), node("c"), spec=spec(schedule={"intervalSeconds": 3600, "maxConcurrent": 1}))
     world.pending = {"a", "b", "c"}
     world.step(seconds=5)
-    job = replace(world.jobs[0], **changes.pop("job", {}))  # type: ignore[arg-type]
+    job = replace(world.jobs[0], **changes.pop("job", {}))
     seen = world.observe()
-    pod = replace(seen.pods[0], waiting=None, **changes.pop("pod", {}))  # type: ignore[arg-type]
+    pod = replace(seen.pods[0], waiting=None, **changes.pop("pod", {}))
     return world, replace(seen, jobs=(job,), pods=(pod,)), job, pod
 
 
@@ -112,7 +113,7 @@ def test_a_fresh_visit_goes_on() -> None:
     ],
 )
 def test_a_visit_without_a_report_ends_with_the_reason_that_the_pod_shows(
-    job: dict[str, object], pod: dict[str, object], reason: Reason, words: str
+    job: dict[str, Any], pod: dict[str, Any], reason: Reason, words: str
 ) -> None:
     _, seen, _, _ = one_started(job=job, pod=pod)
     end = ended(seen)
@@ -277,7 +278,7 @@ def test_a_node_that_offers_no_gpu_is_not_visited() -> None:
         pytest.param({"labels": {"nvidia.com/gpu.replicas": "4"}}, id="replicas"),
     ],
 )
-def test_nodes_that_must_be_left_alone_are_not_visited_but_told(change: dict[str, object]) -> None:
+def test_nodes_that_must_be_left_alone_are_not_visited_but_told(change: dict[str, Any]) -> None:
     world = World.of(node("a"), node("b"), node("c"), node("d", **change), spec=spec())
     world.settle()
     assert "d" not in {start.node.name for start in world.started}

@@ -84,6 +84,7 @@ def serving() -> Iterator[ReportServerForTests]:
 def _handler(served: Callable[[], ReportServerForTests]) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        wbufsize = -1  # headers and body in one packet
         timeout = 10
 
         def do_POST(self) -> None:

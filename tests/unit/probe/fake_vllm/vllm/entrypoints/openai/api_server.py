@@ -74,6 +74,7 @@ def row(prompt: list[int], step: int, token: int, top: int, salt: int) -> dict[i
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    wbufsize = -1  # headers and body in one packet
     asked = 0
 
     def do_GET(self) -> None:

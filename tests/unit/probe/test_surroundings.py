@@ -1,0 +1,66 @@
+"""The fingerprint has what explains, within limits, and no secret."""
+
+import numpy as np
+import pytest
+from steadyfleet_probe import surroundings
+
+
+def test_every_installed_package_has_its_version() -> None:
+    assert surroundings.versions()["numpy"] == np.__version__
+
+
+def test_host_is_told() -> None:
+    facts = surroundings.host()
+    assert facts["kernel"]
+    assert facts["bootID"]
+    assert int(facts["cpus"]) >= 1
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("VLLM_USE_V2_MODEL_RUNNER", True),
+        ("NCCL_ALGO", True),
+        ("OMP_NUM_THREADS", True),
+        ("HF_TOKEN", False),
+        ("VLLM_API_KEY", False),
+        ("NVIDIA_SECRET", False),
+        ("DATABASE_URL", False),
+        ("VLLM_CACHE_ROOT", False),
+    ],
+)
+def test_environment_is_an_allow_list_without_secrets_and_without_the_launchs_folders(name: str, told: bool) -> None:
+    found = surroundings.environment({name: "x"}, private={"VLLM_CACHE_ROOT": "/w"})
+    assert (name in found) is told
+
+
+def test_engine_configuration_is_flat_and_without_what_always_differs() -> None:
+    info: dict[str, object] = {
+        "vllm_config": {
+            "model_config": {"dtype": "torch.bfloat16", "hf_token": "secret", "quantization": None},
+            "parallel_config": {"data_parallel_master_port": 1234, "tensor_parallel_size": 2},
+            "compilation_config": {"custom_ops": ["all"], "compilation_time": 1.5, "inductor_passes": {}},
+            "instance_id": "17",
+        },
+        "vllm_env": {"VLLM_USE_AOT_COMPILE": True},
+        "system_env": {"torch_version": "2.13.0", "pip_packages": "x" * 9000},
+    }
+    assert surroundings.engine(info, more={"attentionBackend": "FLASH_ATTN"}) == {
+        "attentionBackend": "FLASH_ATTN",
+        "model_config.dtype": "torch.bfloat16",
+        "parallel_config.tensor_parallel_size": "2",
+        "compilation_config.custom_ops": '["all"]',
+        "compilation_config.inductor_passes": "{}",
+        "env.VLLM_USE_AOT_COMPILE": "true",
+        "system.torch_version": "2.13.0",
+    }
+
+
+def test_long_values_are_cut_and_carry_the_hash_of_the_whole() -> None:
+    one, other = (surroundings.bounded({"k": "x" * 5000 + end})["k"] for end in "ab")
+    assert len(one) == 2048
+    assert one != other
+
+
+def test_number_of_entries_is_bounded() -> None:
+    assert len(surroundings.bounded({str(number): "" for number in range(5000)})) == 2048
