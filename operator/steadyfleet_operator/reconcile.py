@@ -69,10 +69,7 @@ class Reconciler:
         if isinstance(check, InvalidCheck):
             return await self._tell_invalid(check)
         seen = await self._observe(check)
-        plan = decide(seen)
-        jobs, refusals = await self._try_pods(check, plan.start)
-        if refusals:
-            plan = decide(replace(seen, refusals=refusals))
+        plan, jobs = await self._plan(check, seen)
 
         await self._record(plan)
         await self._delete_jobs(plan)
@@ -106,6 +103,15 @@ class Reconciler:
             may_run=check.namespace in self.settings.check_namespaces,
             may_mark=check.namespace in self.settings.mark_namespaces and not self.settings.dry_run,
         )
+
+    async def _plan(self, check: Check, seen: Observation) -> tuple[Plan, dict[int, JsonObject]]:
+        """With the Jobs, by slot. Decided anew for each version whose pod is refused: another may take its place."""
+        while True:
+            plan = decide(seen)
+            jobs, refusals = await self._try_pods(check, plan.start)
+            if not refusals:
+                return plan, jobs
+            seen = replace(seen, refusals={**seen.refusals, **refusals})
 
     async def _try_pods(self, check: Check, starts: Sequence[Start]) -> tuple[dict[int, JsonObject], dict[str, str]]:
         """The Jobs to create, by slot, and what the API server says to the pods that it would refuse, by version."""

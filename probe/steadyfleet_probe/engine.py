@@ -48,6 +48,7 @@ _GRACE_SECONDS = 5.0
 _MESSAGE_CHARACTERS = 1500
 
 _LOG_FACTS = {
+    "config": re.compile(r"Initializing a V1 LLM engine .* with config: (.*)"),
     "attentionBackend": re.compile(r"Using (\w+) (?:attention )?backend"),
     "modelRunner": re.compile(r"Model Runner (V\d)"),
     "allReduce": re.compile(r"(Using .* all-reduce backends .*)"),
@@ -239,7 +240,7 @@ class VLLMEngine:
         return LaunchFailed(Outcome.ENGINE_ERROR, _shortened(f"{words}; its log: {last}" if last else words))
 
     def _broke(self, error: httpx.TransportError) -> LaunchFailed:
-        status = self._settled_exit_status()
+        status = self._process.exit_status if isinstance(error, httpx.TimeoutException) else self._settled_exit_status()
         state = "it is still running" if status is None else f"it {_ended(status)}"
         return LaunchFailed(
             Outcome.ENGINE_ERROR,

@@ -94,8 +94,8 @@ class ChildProcess:
     def _follow(self) -> None:
         assert self._process.stdout is not None  # noqa: S101  for the type checker: PIPE was asked for
         for raw in self._process.stdout:
-            line = raw.decode(errors="replace").rstrip()[:_LINE_CHARACTERS]
-            self._lines.append(line)
+            line = raw.decode(errors="replace").rstrip()
+            self._lines.append(line[:_LINE_CHARACTERS])
             sys.stdout.write(f"{line}\n")
             sys.stdout.flush()
             self._on_line(line)

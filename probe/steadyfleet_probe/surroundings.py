@@ -95,8 +95,13 @@ def environment(engine: Mapping[str, str], *, private: Mapping[str, str]) -> Sec
 
 
 def engine(server_info: Mapping[str, object], *, more: Mapping[str, str]) -> Section:
-    """The configuration as resolved, from `/server_info`, and `more` facts from the command line and the log."""
-    facts = dict(more)
+    """The configuration as resolved, from `/server_info`, and `more` facts from the command line and the log.
+
+    The log's own account of the configuration is the only one of an engine whose `/server_info` fails: it runs
+    vLLM's collect_env, which fails in an image without pip.
+    """
+    facts = {name: value for name, value in more.items() if name != "config"}
+    facts |= {f"logged.{name}": value for name, value in assignments(more.get("config", ""))}
     for name, value in _flattened(server_info.get("vllm_config")):
         if not _VOLATILE.search(name) and not _SECRET.search(name.rpartition(".")[2]):
             facts[name] = value
@@ -107,6 +112,25 @@ def engine(server_info: Mapping[str, object], *, more: Mapping[str, str]) -> Sec
     if isinstance(system, dict):
         facts |= {f"system.{name}": str(system[name]) for name in _SYSTEM_FACTS if system.get(name) is not None}
     return bounded(facts)
+
+
+def assignments(text: str) -> Iterator[tuple[str, str]]:
+    """`a=1, b=[2, 3], c=C(d='x, y')` as its three top-level assignments."""
+    start, depth, quote = 0, 0, ""
+    for index, character in enumerate(f"{text},"):
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"":
+            quote = character
+        elif character in "([{":
+            depth += 1
+        elif character in ")]}":
+            depth -= 1
+        elif character == "," and not depth:
+            name, equals, value = text[start:index].strip().partition("=")
+            if equals:
+                yield name, value
+            start = index + 1
 
 
 def bounded(facts: Mapping[str, str]) -> Section:

@@ -15,6 +15,9 @@ from tests.chart.helm import REPOSITORY, Json
 from tests.cluster import images
 from tests.e2e.platform import BuiltImages, build_images
 
+pytestmark = pytest.mark.timeout(900)
+"""The first test builds both images."""
+
 NOBODY = "65532:65532"
 TOOLS = re.compile(r"^opt/uv|/(pip|setuptools|hatchling|uv)(-[0-9.]+\.dist-info)?/|\.cache/|\.whl$|^src/")
 

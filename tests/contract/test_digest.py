@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from steadyfleet_contract import digest as d
 from steadyfleet_contract.report import PassName, PassResult, PromptResult, Report
 
@@ -51,7 +52,7 @@ def test_every_bit_matters(tokens: list[int], logprobs: list[float], top: float)
 
 
 def test_nan_hashes_alike_whatever_its_payload() -> None:
-    quiet, other = np.uint32([0x7FC00000]).view(np.float32), np.uint32([0xFFC00001]).view(np.float32)
+    quiet, other = (np.array([bits], np.uint32).view(np.float32) for bits in (0x7FC00000, 0xFFC00001))
     empty = np.zeros((1, 0), np.uint32), np.zeros((1, 0), np.float32)
     assert d.logprobs_hash(quiet, *empty) == d.logprobs_hash(other, *empty)
 
@@ -107,7 +108,7 @@ def test_text_that_is_not_base64_is_refused(text: str) -> None:
 
 def test_array_of_another_shape_is_refused() -> None:
     with pytest.raises(d.DigestMismatch, match="an array of 8 bytes can't have the shape"):
-        d.unpack_f32(d.pack_f32(np.float32([1, 2])), (3,))
+        d.unpack_f32(d.pack_f32(np.array([1, 2], np.float32)), (3,))
 
 
 def a_pass(name: PassName, *, with_arrays: bool = True) -> PassResult:
@@ -163,7 +164,9 @@ def _fewer_non_finite(report: Report) -> Report:
             id="pass missing",
         ),
         pytest.param(
-            lambda report: report.model_copy(update={"passes": report.passes[:1] * 2}), "is there twice", id="pass twice"
+            lambda report: report.model_copy(update={"passes": report.passes[:1] * 2}),
+            "is there twice",
+            id="pass twice",
         ),
         pytest.param(
             lambda report: report.model_copy(

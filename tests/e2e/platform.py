@@ -54,13 +54,19 @@ def install(cluster: Cluster, *, evidence: Path | None = None, values: dict[str,
         evidence.mkdir(parents=True, exist_ok=True)
         evidence.chmod(0o777)
         chosen["evidence"] = {"volume": {"hostPath": {"path": str(evidence), "type": "Directory"}}}
-    chosen |= values or {}
-    file = cluster.folder / "values.json"
-    file.write_text(json.dumps(chosen))
     with step("helm install steadyfleet"):
         cluster.helm(
             "install", "steadyfleet", str(CHART), "--namespace", NAMESPACE, "--create-namespace",
-            "--values", str(file), "--wait", "--timeout", "120s",
+            *_values_files(cluster, chosen, values or {}), "--wait", "--timeout", "120s",
+        )  # fmt: skip
+
+
+def upgrade(cluster: Cluster, values: dict[str, Any]) -> None:
+    """`helm upgrade` that changes these values alone, and wait until the operator is ready."""
+    with step(f"helm upgrade steadyfleet: {json.dumps(values)}"):
+        cluster.helm(
+            "upgrade", "steadyfleet", str(CHART), "--namespace", NAMESPACE, "--reuse-values",
+            *_values_files(cluster, values), "--wait", "--timeout", "120s",
         )  # fmt: skip
 
 
@@ -69,11 +75,11 @@ def uninstall(cluster: Cluster) -> None:
         cluster.helm("uninstall", "steadyfleet", "--namespace", NAMESPACE, "--wait", "--timeout", "300s")
 
 
-def start_prometheus(cluster: Cluster) -> str:
+def start_prometheus(cluster: Cluster, *, rules: Path = RULES) -> str:
     """A Prometheus that finds the operator's pod by the API and evaluates the chart's alerts; returns its URL."""
     config = {
         "global": {"scrape_interval": "2s", "evaluation_interval": "2s"},
-        "rule_files": [str(RULES)],
+        "rule_files": [str(rules)],
         "scrape_configs": [
             {
                 "job_name": "steadyfleet",
@@ -104,6 +110,16 @@ def query(prometheus: str, expression: str) -> list[tuple[dict[str, str], float]
     with urllib.request.urlopen(url, timeout=10) as answer:
         body = json.load(answer)
     return [(series["metric"], float(series["value"][1])) for series in body["data"]["result"]]
+
+
+def _values_files(cluster: Cluster, *layers: dict[str, Any]) -> list[str]:
+    """One `--values` option a layer: helm merges them deeply, the later ones win."""
+    arguments = []
+    for number, layer in enumerate(layers):
+        file = cluster.folder / f"values-{number}.json"
+        file.write_text(json.dumps(layer))
+        arguments += ["--values", str(file)]
+    return arguments
 
 
 def _image(name: str) -> dict[str, str]:

@@ -131,7 +131,6 @@ def settings(**changes: Any) -> Settings:
         "probe_image": "registry.example/steadyfleet-probe:1",
         "check_namespaces": "serving",
         "report_url": "https://localhost:8443",
-        "report_port": 0,
     }
     return Settings.model_validate(given | changes)
 

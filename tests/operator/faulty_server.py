@@ -22,7 +22,13 @@ class FaultyServer:
 
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
+        self.runner: web.AppRunner | None = None
         self.requests: list[str] = []
+
+    async def stop(self) -> None:
+        """From now on connections are refused."""
+        if self.runner is not None:
+            await self.runner.cleanup()
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         self.requests.append(f"{request.method} {request.path_qs}")
@@ -35,6 +41,7 @@ async def faulty_server(answer: Answer) -> AsyncIterator[tuple[FaultyServer, Kub
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", server._handle)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
+    server.runner = runner
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()

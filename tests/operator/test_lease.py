@@ -167,21 +167,42 @@ async def test_a_longer_duration_in_the_record_is_respected(make_lease: MakeLeas
             await make_lease("b").acquire()
 
 
-@pytest.mark.parametrize("change", ["another holder", "deleted"])
-async def test_a_lease_that_was_taken_away_is_noticed_at_the_next_renewal(
-    change: str, make_lease: MakeLease, admin: KubeClient
-) -> None:
+async def test_a_takeover_by_force_is_noticed_at_the_next_renewal(make_lease: MakeLease, admin: KubeClient) -> None:
     lease = make_lease("a")
     await lease.acquire()
-    if change == "deleted":
-        await _delete(admin)
-    else:
-        await write(admin, holderIdentity="somebody")
+    await write(admin, holderIdentity="somebody")
 
-    with pytest.raises(LeaseLost, match="held by"):
+    with pytest.raises(LeaseLost, match="held by somebody"):
         async with asyncio.timeout(RENEW_DEADLINE_SECONDS):
             await lease.hold()
     assert not lease.held
+
+
+async def test_a_lease_that_was_deleted_is_made_anew_by_its_holder(
+    make_lease: MakeLease, client: KubeClient, admin: KubeClient
+) -> None:
+    lease = make_lease("a")
+    await lease.acquire()
+    await _delete(admin)
+    holding = asyncio.create_task(lease.hold())
+    try:
+        await asyncio.sleep(DURATION_SECONDS)
+        lease.check()
+    finally:
+        holding.cancel()
+
+    assert (await stored(client))["holderIdentity"] == "a"
+
+
+async def test_a_lease_that_was_deleted_and_taken_is_lost(make_lease: MakeLease, admin: KubeClient) -> None:
+    lease, other = make_lease("a"), make_lease("b")
+    await lease.acquire()
+    await _delete(admin)
+    await other.acquire()
+
+    with pytest.raises(LeaseLost, match="held by b"):
+        async with asyncio.timeout(RENEW_DEADLINE_SECONDS):
+            await lease.hold()
 
 
 async def test_an_edit_that_is_no_takeover_is_survived(make_lease: MakeLease, admin: KubeClient) -> None:
@@ -208,9 +229,9 @@ async def test_an_api_server_that_fails_ends_the_holding_before_another_may_star
         lease = Lease(client, namespace="n", name="l", holder="a", duration_seconds=DURATION_SECONDS)
         await lease.acquire()
         acquired = time.monotonic()
-        if fault == "refused":
-            await client.close()
         server.answer = hang if fault == "hang" else status(503)
+        if fault == "refused":
+            await server.stop()
 
         with pytest.raises(LeaseLost, match="could not be renewed"):
             await lease.hold()

@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import aclosing
+from datetime import UTC, datetime
 
 import pytest
 
+from steadyfleet_operator.intake.certificates import Lifetimes
 from steadyfleet_operator.kube.baselines import Baselines
 from steadyfleet_operator.kube.checks import Checks, InvalidCheck
 from steadyfleet_operator.kube.client import KubeClient
@@ -59,6 +61,9 @@ async def walk(client: KubeClient, make_check: MakeCheck, make_node: MakeNode) -
     lease = Lease(client, namespace=OWN_NAMESPACE, name="steadyfleet-operator", holder="walk", duration_seconds=3)
     await lease.acquire()
     await lease.release()
+    await delete_own_objects(client, configuration)
+    aged = datetime.now(UTC) - Lifetimes().serving
+    await Authority(client, configuration, now=lambda: aged).load()
     await Authority(client, configuration).load()
 
     for resource, namespace in ((NODES, ""), (CHECKS, ""), (JOBS, check.namespace), (PODS, check.namespace)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from steadyfleet_operator.decide.observation import LaunchRecord
 
@@ -15,19 +15,35 @@ BY_NATURE = re.compile(
     r"|clocks\.current\..*|clocks_throttle_reasons\..*|ecc\.errors\..*|retired_pages\..*)"
     r"|host\.(bootID|hostname)"
     r"|environment\.(NVIDIA_VISIBLE_DEVICES|CUDA_VISIBLE_DEVICES|HOSTNAME|MASTER_.*)"
-    r"|engine\.(env\.)?(VLLM_HOST_IP|VLLM_PORT|VLLM_DP_MASTER_.*|VLLM_RPC_BASE_PATH)"
+    r"|engine\.(env\.)?(VLLM_HOST_IP|VLLM_PORT|VLLM_DP_MASTER_.*|VLLM_RPC_BASE_PATH|VLLM_OBJECT_STORAGE_SHM_BUFFER_NAME)"
     r"|engine\.(.*\.)?(num_gpu_blocks|num_cpu_blocks|kv_cache_size_tokens|instance_id|compile_cache_key|aot_key)"
     r"|engine\.(.*_port|.*_master_ip|.*cache_dir)"
     r"|engine\.system\.gpu_topo"
 )
-"""Facts that differ from GPU to GPU, node to node or launch to launch by nature: to compare them would explain away every
-fault. Error counters are among them on purpose: they are signs of a fault, not an excuse for one."""
+"""Facts that differ from GPU to GPU, node to node or launch to launch by nature: to compare them would explain away
+every fault. Error counters are among them on purpose: they are signs of a fault, not an excuse for one."""
 
 
-def differing_keys(one: LaunchRecord, other: LaunchRecord) -> tuple[str, ...]:
+def differing_keys(
+    one: LaunchRecord, other: LaunchRecord, *, ignored: Collection[str] = frozenset()
+) -> tuple[str, ...]:
     """`section.key` of all that differs, sorted; the image's runtime digest counts as `image.id`."""
     mine, theirs = _facts(one), _facts(other)
-    return tuple(sorted(key for key in mine.keys() | theirs.keys() if mine.get(key) != theirs.get(key)))
+    return tuple(
+        sorted(key for key in mine.keys() | theirs.keys() if key not in ignored and mine.get(key) != theirs.get(key))
+    )
+
+
+def changing_keys(launches: Iterable[LaunchRecord]) -> frozenset[str]:
+    """Keys that differ between launches of one pod: drawn anew by each process, they explain nothing.
+
+    The list above can't know every such name of every engine version; each visit of two launches shows them.
+    """
+    first: dict[str, LaunchRecord] = {}
+    found: set[str] = set()
+    for launch in launches:
+        found.update(differing_keys(first.setdefault(launch.pod_uid, launch), launch))
+    return frozenset(found)
 
 
 def named(keys: tuple[str, ...], one: LaunchRecord, other: LaunchRecord, *, limit: int = 3) -> str:

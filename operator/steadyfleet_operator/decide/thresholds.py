@@ -15,6 +15,9 @@ a visit meets one GPU of a node that has eight."""
 RETRY_SECONDS = 60
 """Wait after a visit without a result; doubled for each further one in a row, never longer than the interval."""
 
+LEARN_FROM_GPUS = 4
+"""Other GPUs whose visits are looked at for keys that each process draws anew."""
+
 MAX_EXTRA_VISITS = 6
 """Confirming and control visits of one node in one interval: GPUs that flap must not keep each other busy for ever."""
 

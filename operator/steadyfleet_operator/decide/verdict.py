@@ -17,7 +17,8 @@ from steadyfleet_contract.report import Outcome
 from steadyfleet_contract.spec import LaunchKind
 from steadyfleet_operator.decide.observation import LaunchRecord
 from steadyfleet_operator.decide.plan import GPUJudgement
-from steadyfleet_operator.decide.surroundings import differing_keys, named
+from steadyfleet_operator.decide.surroundings import changing_keys, differing_keys, named
+from steadyfleet_operator.decide.thresholds import LEARN_FROM_GPUS
 from steadyfleet_operator.decide.vote import Reference, expected_weights, newest_per_gpu, node_votes, reference
 from steadyfleet_operator.reasons import Reason
 from steadyfleet_operator.resource import Cause, Purpose, Verdict
@@ -284,7 +285,7 @@ class _Group:
             needs.append(Need(Purpose.CONFIRM, newest.version, ((newest.node, uuid),)))
         if not controlled:
             good = [
-                (len(differing_keys(newest, launch)), launch.node, launch.gpu)
+                (len(differing_keys(newest, launch, ignored=self._changing(uuid))), launch.node, launch.gpu)
                 for launch in self._clean_elsewhere(newest.node)
             ]
             needs.append(Need(Purpose.CONTROL, newest.version, tuple((node, gpu) for _, node, gpu in sorted(good))))
@@ -300,9 +301,17 @@ class _Group:
 
     def _twin(self, uuid: str, newest: LaunchRecord) -> tuple[LaunchRecord, tuple[str, ...]]:
         """The clean GPU whose surroundings are the nearest, and the keys in which even it differs."""
-        candidates = self._clean_elsewhere(newest.node) or [newest]
-        nearest = min(candidates, key=lambda launch: (len(differing_keys(newest, launch)), launch.node, launch.gpu))
-        return nearest, differing_keys(newest, nearest)
+        ignored = self._changing(uuid)
+        candidates = [
+            (differing_keys(newest, launch, ignored=ignored), launch) for launch in self._clean_elsewhere(newest.node)
+        ]
+        keys, nearest = min(candidates, key=lambda found: (len(found[0]), found[1].node, found[1].gpu))
+        return nearest, keys
+
+    def _changing(self, uuid: str) -> frozenset[str]:
+        """From the suspect's own pods and those of a few others: enough to learn the names."""
+        watched = [uuid, *sorted(self.visits.keys() - {uuid})[:LEARN_FROM_GPUS]]
+        return changing_keys(launch for gpu in watched for visit in self.visits[gpu] for launch in visit.launches)
 
     def _moved(self, pinned: Sequence[LaunchRecord]) -> bool:
         if not self.agreed.digests:

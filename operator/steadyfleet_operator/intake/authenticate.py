@@ -60,6 +60,8 @@ class Authenticator:
         try:
             identity = await self._review(token)
             if isinstance(identity, TokenRefused):
+                if identity.outlived:
+                    raise refused(ReportResult.POD_GONE, f"the visit is over, its pod gone: {identity.message}")
                 raise refused(ReportResult.TOKEN_REFUSED, identity.message, field="Authorization")
             return await self._find(identity)
         except KubernetesError as error:

@@ -56,7 +56,7 @@ class ReportServer:
         count_report: Callable[[ReportResult], None] = lambda _: None,
         count_launch: Callable[[LaunchRecord], None] = lambda _: None,
     ) -> None:
-        self._wanted_port = settings.report_port
+        self._port = settings.report_port
         self._authenticator = Authenticator(probes)
         self._store = store
         self._authority = authority
@@ -66,8 +66,6 @@ class ReportServer:
         self._bodies = asyncio.Semaphore(BODIES_AT_ONCE)
         self.ready = asyncio.Event()
         """Set once it listens."""
-        self.port = 0
-        """Where it listens: the settings' port, or what the system gave if that is 0."""
 
     async def run(self) -> None:
         """Until cancelled. The store must be open and the authority loaded. Raises OSError if the port is taken."""
@@ -78,8 +76,7 @@ class ReportServer:
         runner = web.AppRunner(app, access_log=None, auto_decompress=False, shutdown_timeout=SHUTDOWN_SECONDS)
         await runner.setup()
         try:
-            await web.TCPSite(runner, port=self._wanted_port, ssl_context=self._authority.server_context()).start()
-            self.port = int(runner.addresses[0][1])
+            await web.TCPSite(runner, port=self._port, ssl_context=self._authority.server_context()).start()
             self.ready.set()
             await asyncio.Event().wait()
         finally:

@@ -155,8 +155,8 @@ class Lease:
             return False
         if current is None or current.holder != self._holder:
             self._held_until = None
-            by = current.holder if current else "nobody: it was deleted"
-            raise LeaseLost(f"lease {self._namespace}/{self._name} is held by {by or 'nobody'}")
+            by = current.holder if current and current.holder else "nobody"
+            raise LeaseLost(f"lease {self._namespace}/{self._name} is held by {by}")
         self._seen = current
         return False
 
@@ -191,7 +191,8 @@ class Lease:
         return None if item is None else _parse(item)
 
     async def _write(self, current: _Record, *, holder: str, duration_seconds: float) -> None:
-        """Guarded by the record's resource version. Raises Conflict also if the Lease is gone."""
+        """Guarded by the record's resource version; a Lease that somebody deleted is made anew by this (the API server
+        creates Leases on update)."""
         body = self._body(current, holder=holder, duration_seconds=duration_seconds)
         body["metadata"]["resourceVersion"] = current.resource_version
         answer = await self._client.replace(LEASES, self._name, body, namespace=self._namespace)
@@ -203,6 +204,7 @@ class Lease:
         # UTC with microseconds, whatever the local time zone: the API's MicroTime.
         now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         same = holder == before.holder
+        changes_hands = bool(before.resource_version and holder and not same)
         return {
             "apiVersion": LEASES.api_version,
             "kind": "Lease",
@@ -212,7 +214,7 @@ class Lease:
                 "leaseDurationSeconds": max(1, round(duration_seconds)),
                 "acquireTime": before.acquired if same and before.acquired else now,
                 "renewTime": now,
-                "leaseTransitions": before.transitions + (not same and bool(holder)),
+                "leaseTransitions": before.transitions + changes_hands,
             },
         }
 

@@ -21,6 +21,9 @@ from steadyfleet_operator.kube.resources import JOBS, PODS, TOKEN_REVIEWS, JsonO
 _CLAIMS = "authentication.kubernetes.io"
 _SERVICE_ACCOUNT = "system:serviceaccount:"
 
+_OUTLIVED = "token has been invalidated"
+"""What the API server says of a bound token whose pod is no more (seen on 1.37)."""
+
 
 @dataclass(frozen=True, slots=True)
 class TokenIdentity:
@@ -38,6 +41,8 @@ class TokenRefused:
     """The API server does not take the token; `message` is its own."""
 
     message: str
+    outlived: bool = False
+    """The pod (or the service account) that it was made for is gone: it was good once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +99,8 @@ def _parse_review(answer: JsonObject) -> TokenIdentity | TokenRefused:
     user = fields.child(status, "user")
     name = fields.text(user, "username")
     if status.get("authenticated") is not True or wire.AUDIENCE not in (status.get("audiences") or ()):
-        return TokenRefused(fields.text(status, "error") or "the token is not valid for this audience")
+        error = fields.text(status, "error")
+        return TokenRefused(error or "the token is not valid for this audience", outlived=_OUTLIVED in error)
     if not name.startswith(_SERVICE_ACCOUNT):
         return TokenRefused(f"{name} is no service account")
     extra = fields.child(user, "extra")

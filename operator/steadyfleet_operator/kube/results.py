@@ -15,11 +15,13 @@ from steadyfleet_operator.kube import fields
 from steadyfleet_operator.kube.checks import dump, parse_part
 from steadyfleet_operator.kube.client import KubeClient
 from steadyfleet_operator.kube.resources import NODE_CONSISTENCIES, JsonObject
-from steadyfleet_operator.resource import NodeCheck, NodeStatus
+from steadyfleet_operator.resource import NodeCheck, NodeStatus, Verdict
 
 log = logging.getLogger(__name__)
 
 KIND = "NodeConsistency"
+
+WORST_FIRST = (Verdict.DIVERGENT, Verdict.UNKNOWN, Verdict.NOT_COMPARABLE, Verdict.CONSISTENT)
 
 GUARDED_TRIES = 5
 """Passes of several checks write to one node's object; each conflict means that one of them got through."""
@@ -95,9 +97,10 @@ class NodeResults:
 
 
 def with_entry(status: NodeStatus, entry: NodeCheck) -> NodeStatus:
-    """Entries are kept in the order of their keys, so that equal contents are equal bytes."""
+    """The worst verdict first, for `kubectl get` shows the first entry alone; then by key, so that equal contents are
+    equal bytes."""
     others = without_entry(status, namespace=entry.namespace, check=entry.name).checks
-    return NodeStatus(checks=tuple(sorted((*others, entry), key=lambda found: (found.namespace, found.name))))
+    return NodeStatus(checks=tuple(sorted((*others, entry), key=_order)))
 
 
 def without_entry(status: NodeStatus, *, namespace: str, check: str) -> NodeStatus:
@@ -132,3 +135,7 @@ def _new(node: Node) -> JsonObject:
             "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid}],
         },
     }
+
+
+def _order(entry: NodeCheck) -> tuple[int, str, str]:
+    return WORST_FIRST.index(entry.verdict), entry.namespace, entry.name

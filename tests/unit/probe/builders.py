@@ -18,6 +18,7 @@ GPU_UUID = "GPU-00000000-0000-4000-8000-000000000001"
 
 
 def probe_spec(*, environment: Mapping[str, str] | None = None, **changes: Any) -> ProbeSpec:
+    variables = tuple(EnvironmentVariable(name=name, value=value) for name, value in (environment or {}).items())
     fields: dict[str, Any] = {
         "check": "serving/qwen3-8b",
         "epoch": "0" * 16,
@@ -28,7 +29,7 @@ def probe_spec(*, environment: Mapping[str, str] | None = None, **changes: Any) 
         "top_logprobs": 3,
         "launches": launches("Pinned"),
         "launch_deadline_seconds": 20,
-        "environment": tuple(EnvironmentVariable(name=name, value=value) for name, value in (environment or {}).items()),
+        "environment": variables,
     } | changes
     spec = ProbeSpec(**fields)
     return spec.model_copy(update={"epoch": epoch(spec)})

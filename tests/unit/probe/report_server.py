@@ -16,6 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+
 from steadyfleet_contract.digest import check_report
 from steadyfleet_contract.report import DigestAnswer, DigestQuery, ErrorAnswer, Report, ReportReceipt
 from steadyfleet_contract.wire import DIGESTS_PATH, REPORTS_PATH
@@ -100,7 +101,7 @@ def _handler(served: Callable[[], ReportServerForTests]) -> type[BaseHTTPRequest
             self.end_headers()
             self.wfile.write(data)
 
-        def log_message(self, format: str, *args: object) -> None:
+        def log_message(self, *args: object) -> None:
             pass
 
     return Handler

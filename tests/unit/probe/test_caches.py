@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from steadyfleet_contract.spec import CacheState, LaunchKind
 from steadyfleet_probe import caches
 from steadyfleet_probe.caches import LaunchFolders
@@ -21,7 +22,7 @@ def leave_something(folders: LaunchFolders) -> Path:
 def test_every_variable_names_an_existing_folder_below_the_work_folder(tmp_path: Path) -> None:
     folders = prepare(tmp_path)
     names = {name for name in folders.variables if name not in ("USER", "LOGNAME", "HF_HOME")}
-    assert {"HOME", "TMPDIR", "XDG_CACHE_HOME", "VLLM_CACHE_ROOT", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"} <= names
+    assert {"HOME", "TMPDIR", "XDG_CACHE_HOME", "VLLM_CACHE_ROOT", "TRITON_CACHE_DIR"} <= names
     for name in names:
         folder = Path(folders.variables[name])
         assert folder.is_dir()

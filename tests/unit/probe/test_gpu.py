@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from steadyfleet_contract.report import Outcome
 from steadyfleet_probe import gpu
 from steadyfleet_probe.errors import LaunchFailed

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from steadyfleet_contract.digest import check_report, unpack
 from steadyfleet_contract.report import Outcome, PassName, Report
 from steadyfleet_contract.spec import ModelSource
 from steadyfleet_probe import engine, launch
 from steadyfleet_probe.launch import run_launch
+from steadyfleet_probe.plan import read_plan
 from tests.unit.probe.builders import FAKE_VLLM, GPU_UUID, alive, launches, probe_settings, probe_spec, witness
 
 TINY_DIGEST = "sha256:3198ee7c063da1c056822c41610c549172a6a3c87a3f854715f3d57706d144fe"
@@ -172,8 +174,6 @@ def test_work_folder_that_can_not_be_written_is_a_probe_error(tmp_path: Path) ->
 def test_pinned_launch_in_which_a_reduction_was_tuned_is_reported_as_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = launch.read_plan
-
     def with_a_tuned_reduction(root: Path) -> object:
         folder = root / "inductor" / "cz"
         folder.mkdir()
@@ -181,7 +181,7 @@ def test_pinned_launch_in_which_a_reduction_was_tuned_is_reported_as_served(
             "@triton_heuristics.reduction(inductor_meta={'kernel_name': 'triton_red_fused_1', 'deterministic': True})\n"
         )
         (folder / "0.best_config").write_text('{"R0_BLOCK": 8}')
-        return real(root)
+        return read_plan(root)
 
     monkeypatch.setattr(launch, "read_plan", with_a_tuned_reduction)
     report = run(tmp_path)

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from steadyfleet_contract.report import Outcome
 from steadyfleet_contract.spec import ModelSource
 from steadyfleet_probe import model
@@ -110,5 +111,5 @@ def test_downloaded_snapshot_is_found_by_branch_commit_or_alone(tmp_path: Path) 
 def test_ambiguous_snapshots_are_refused(tmp_path: Path) -> None:
     snapshot(tmp_path, "aaa")
     snapshot(tmp_path, "bbb")
-    with pytest.raises(LaunchFailed, match="2 snapshots of org/name .* state model.revision as a commit"):
+    with pytest.raises(LaunchFailed, match=r"2 snapshots of org/name .* state model.revision as a commit"):
         model.downloaded_folder(ModelSource(repository="org/name"), {"HF_HOME": str(tmp_path)})

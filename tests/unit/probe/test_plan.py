@@ -4,10 +4,12 @@ Names, flags and choices are those of real launches on an H200 (vLLM 0.26, torch
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+
 from steadyfleet_probe.plan import Plan, read_plan
 
 CHOSEN = {"XBLOCK": 64, "R0_BLOCK": 64, "num_warps": 16, "num_stages": 1, "found_by_coordesc": False}
@@ -25,7 +27,7 @@ class Tree:
         heuristic: str,
         *,
         flags: tuple[str, ...] = (),
-        chosen: dict[str, object] | None = None,
+        chosen: Mapping[str, object] | None = None,
         folder: str = "",
         body: str = "",
     ) -> None:
@@ -37,7 +39,7 @@ class Tree:
         meta = {flag: flag in flags for flag in (*ALL_FLAGS, "are_deterministic_algorithms_enabled")}
         (folder_path / f"csource{self.written}.py").write_text(
             f"@triton_heuristics.{heuristic}(\n    size_hints={{'x': 131072, 'r0_': 128}},\n    filename=__file__,\n"
-            f"    inductor_meta={{'kernel_name': '{name}', {', '.join(f'{key!r}: {value}' for key, value in meta.items())}}},\n"
+            f"    inductor_meta={{'kernel_name': '{name}', {str(meta)[1:-1]}}},\n"
             f")\n@triton.jit\ndef {function}(in_ptr0, xnumel):\n    {body}\n"
         )
         if chosen is not None:
@@ -130,7 +132,9 @@ def test_triton_autotune_breaks_the_pin_and_the_least_time_wins(tree: Tree, tmp_
     assert "1 Triton kernels were tuned" in plan.why_not_pinned()
 
 
-@pytest.mark.parametrize(("content", "breaks"), [('{"_metadata": {}}', False), ('{"_metadata": {}, "op": ["R", 3]}', True)])
+@pytest.mark.parametrize(
+    ("content", "breaks"), [('{"_metadata": {}}', False), ('{"_metadata": {}, "op": ["R", 3]}', True)]
+)
 def test_flashinfer_tactics_break_the_pin_if_there_are_any(
     tree: Tree, tmp_path: Path, content: str, breaks: bool
 ) -> None:
@@ -147,7 +151,7 @@ def test_empty_tree_says_that_nothing_was_compiled(tree: Tree) -> None:
 
 
 def test_digest_follows_reductions_and_nothing_that_is_harmless(tree: Tree, tmp_path: Path) -> None:
-    def plan(name: str, *, reduction: dict[str, object], pointwise: dict[str, object]) -> Plan:
+    def plan(name: str, *, reduction: Mapping[str, object], pointwise: Mapping[str, object]) -> Plan:
         other = Tree(tmp_path / name)
         other.kernel("triton_red_fused_1", "reduction", chosen=reduction)
         other.kernel("triton_poi_fused_2", "pointwise", chosen=pointwise)

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from steadyfleet_probe.process import ChildProcess
 from tests.unit.probe.builders import alive, wait_for
 
@@ -15,12 +16,12 @@ import os, signal, subprocess, sys, time
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 inner = '''
 import os, subprocess, time
-os.write(1, f"{os.getpid()} {subprocess.Popen(['sleep', '600']).pid}\\n".encode())
+os.write(1, f"{os.getpid()} {subprocess.Popen(['sleep', '600']).pid}{chr(10)}".encode())
 time.sleep(600)
 '''
 children = [subprocess.Popen([sys.executable, "-c", inner]),
             subprocess.Popen([sys.executable, "-c", inner], start_new_session=True)]
-os.write(1, f"{os.getpid()}\\n".encode())
+os.write(1, f"{os.getpid()}{chr(10)}".encode())
 time.sleep(600)
 """
 

@@ -1,6 +1,7 @@
 """The prompt set is the same on every machine, and fits or says which numbers don't."""
 
 import pytest
+
 from steadyfleet_contract.report import Outcome
 from steadyfleet_probe.errors import LaunchFailed, SettingsInvalid
 from steadyfleet_probe.prompts import FORCED_TOKENS, STANDARD, check_fits, prompt_set
@@ -70,6 +71,7 @@ def test_tiny_vocabulary_is_refused() -> None:
 def test_too_short_a_context_names_the_numbers(max_tokens: int, needed: int) -> None:
     prompts = prompt_set(STANDARD, vocabulary=512)
     check_fits(prompts, max_tokens=max_tokens, max_model_len=needed)
-    with pytest.raises(LaunchFailed, match=f"needs sequences of {needed} tokens, the engine takes {needed - 1}") as raised:
+    words = f"needs sequences of {needed} tokens, the engine takes {needed - 1}"
+    with pytest.raises(LaunchFailed, match=words) as raised:
         check_fits(prompts, max_tokens=max_tokens, max_model_len=needed - 1)
     assert raised.value.outcome is Outcome.PROMPTS_TOO_LONG

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from steadyfleet_contract.report import Outcome
 from steadyfleet_contract.spec import LaunchKind, ModelSource, ProbeSpec
 from steadyfleet_probe import recipe
@@ -115,7 +116,7 @@ def test_level_alone_becomes_a_mode() -> None:
 
 
 def test_compilation_config_that_is_not_json_is_refused() -> None:
-    with pytest.raises(LaunchFailed, match="--compilation-config: '{mode' is not a JSON object") as raised:
+    with pytest.raises(LaunchFailed, match=r"--compilation-config: '{mode' is not a JSON object") as raised:
         arguments("--compilation-config={mode")
     assert raised.value.outcome is Outcome.ARGUMENT_REJECTED
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from steadyfleet_contract import wire
 from steadyfleet_contract.spec import ModelSource, ProbeSpec
 from steadyfleet_probe.errors import SettingsInvalid

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from steadyfleet_probe import surroundings
 
 
@@ -54,6 +55,25 @@ def test_engine_configuration_is_flat_and_without_what_always_differs() -> None:
         "env.VLLM_USE_AOT_COMPILE": "true",
         "system.torch_version": "2.13.0",
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a=1, b=[2, 3], c=C(d='x, y=z')", {"a": "1", "b": "[2, 3]", "c": "C(d='x, y=z')"}),
+        ("a={'f': <G.H: 0>, 'g': (1, 2)}", {"a": "{'f': <G.H: 0>, 'g': (1, 2)}"}),
+        ("model='/m, n', revision=None", {"model": "'/m, n'", "revision": "None"}),
+        ("", {}),
+        ("no assignment", {}),
+    ],
+)
+def test_logged_configuration_is_split_at_its_top_level(text: str, expected: dict[str, str]) -> None:
+    assert dict(surroundings.assignments(text)) == expected
+
+
+def test_logged_configuration_is_told_beside_the_served_one() -> None:
+    facts = surroundings.engine({"vllm_config": {"unavailable": "HTTP 500"}}, more={"config": "dtype=torch.bfloat16"})
+    assert facts == {"unavailable": "HTTP 500", "logged.dtype": "torch.bfloat16"}
 
 
 def test_long_values_are_cut_and_carry_the_hash_of_the_whole() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from steadyfleet_contract.spec import Synthetic
 from steadyfleet_probe import synthetic
 from steadyfleet_probe.errors import PackageError
@@ -56,8 +57,8 @@ def test_norms_are_around_one_and_no_weight_is_special(tiny: Path) -> None:
 
 
 def test_rounding_to_bfloat16_takes_ties_to_even() -> None:
-    bits = np.uint32([0x3F808000, 0x3F818000, 0x3F808001, 0x3F80FFFF, 0xBF808000])
-    rounded = synthetic._bfloat16(bits.copy().view(np.float32))
+    bits = np.array([0x3F808000, 0x3F818000, 0x3F808001, 0x3F80FFFF, 0xBF808000], np.uint32)
+    rounded = synthetic._bfloat16(bits.view(np.float32))
     assert [hex(value) for value in rounded] == ["0x3f80", "0x3f82", "0x3f81", "0x3f81", "0xbf80"]
 
 

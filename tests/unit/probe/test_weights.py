@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from steadyfleet_probe.weights import read_weights
 
 

@@ -19,12 +19,13 @@ import subprocess
 import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 FAULT = os.environ.get("FAKE_FAULT", "")
 NAN_TEXT = "Out of range float values are not JSON compliant"
 
 
-def answer(request: dict, salt: int) -> dict:
+def answer(request: dict[str, Any], salt: int) -> dict[str, Any]:
     prompt = request["prompt"]
     scored = "prompt_logprobs" in request
     top = request["prompt_logprobs"] if scored else request["logprobs"]
@@ -45,7 +46,7 @@ def answer(request: dict, salt: int) -> dict:
     return {"choices": [choice]}
 
 
-def streamed(request: dict) -> list[str]:
+def streamed(request: dict[str, Any]) -> list[str]:
     """One event with everything; NaN as null. Prompt logprobs come as those of echoed tokens."""
     plain = {name: value for name, value in request.items() if name not in ("stream", "echo")}
     if request.get("echo"):
@@ -55,7 +56,7 @@ def streamed(request: dict) -> list[str]:
         prompt = choice["prompt_token_ids"]
         choice["logprobs"] = {
             "tokens": [f"token_id:{token}" for token in prompt],
-            "token_logprobs": [None if row is None else row[str(t)]["logprob"] for t, row in zip(prompt, rows, strict=True)],
+            "token_logprobs": [row and row[str(t)]["logprob"] for t, row in zip(prompt, rows, strict=True)],
             "top_logprobs": [row and {f"token_id:{t}": entry["logprob"] for t, entry in row.items()} for row in rows],
         }
     else:
@@ -68,7 +69,7 @@ def draw(prompt: list[int], step: int) -> int:
 
 
 def row(prompt: list[int], step: int, token: int, top: int, salt: int) -> dict[int, float]:
-    best = math.nan if FAULT == "nan" and step == 0 else -(draw(prompt, step) % 64) / 16 - salt / 1024
+    best = math.nan if FAULT == "nan" and step % 7 == 0 else -(draw(prompt, step) % 64) / 16 - salt / 1024
     return {(token + other) % 512: best - other / 16 for other in range(max(1, top))}
 
 
@@ -81,10 +82,11 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/health":
             self.say(200, b"")
         elif self.path == "/v1/models":
-            self.say(200, json.dumps({"data": [{"max_model_len": int(os.environ.get("FAKE_LENGTH", "2048"))}]}).encode())
+            length = int(os.environ.get("FAKE_LENGTH", "2048"))
+            self.say(200, json.dumps({"data": [{"max_model_len": length}]}).encode())
         elif self.path.startswith("/server_info"):
-            info = {"vllm_config": {"model_config": {"dtype": "torch.bfloat16", "hf_token": "secret"}, "instance_id": "7"}}
-            self.say(200, json.dumps(info).encode())
+            model = {"dtype": "torch.bfloat16", "hf_token": "secret"}
+            self.say(200, json.dumps({"vllm_config": {"model_config": model, "instance_id": "7"}}).encode())
         else:
             self.say(404, b"")
 
@@ -111,7 +113,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *args: object) -> None:
+    def log_message(self, *args: object) -> None:
         pass
 
 
@@ -133,7 +135,7 @@ def main() -> None:
         print("usage: api_server.py [-h]\napi_server.py: error: unrecognized arguments: --no-such-thing", flush=True)
         sys.exit(2)
     if FAULT == "exit":
-        print("(EngineCore pid=7) ERROR 11-30 10:00:00 [core.py:1] ValueError: No available memory for the cache blocks.")
+        print("(EngineCore pid=7) ERROR 11-30 10:00:00 [core.py:1] ValueError: No available memory for the cache.")
         raise RuntimeError("Engine core initialization failed. See root cause above.")
     if FAULT == "silent":
         time.sleep(600)
