@@ -108,7 +108,7 @@ def _run(name: PassName, answers: Iterable[Arrays]) -> _Pass:
 def _repeat(engine: Engine, prompts: Sequence[Ids], expected: Sequence[str]) -> Repeats:
     differing_rounds = 0
     differing_prompts: set[int] = set()
-    for order in _orders(len(prompts)):
+    for order in orders(len(prompts)):
         found = {
             index: prompt_digest(engine.decode(prompts[index], tokens=SHORT_TOKENS, top=0)) for index in order
         }
@@ -120,7 +120,7 @@ def _repeat(engine: Engine, prompts: Sequence[Ids], expected: Sequence[str]) -> 
     )
 
 
-def _orders(count: int) -> Iterable[list[int]]:
+def orders(count: int) -> Iterable[list[int]]:
     """As many orders as there are rounds: backwards first, then the odd ones before the even ones, turned about."""
     forwards = list(range(count))
     mixed = forwards[1::2] + forwards[0::2]

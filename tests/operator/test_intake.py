@@ -384,6 +384,26 @@ async def test_a_body_that_does_not_come_is_not_waited_for(
     assert refusal(answer) == (408, "TooSlow")
 
 
+async def test_a_sender_that_hangs_up_in_the_middle_is_no_fault_of_ours(
+    intake: Intake, probe: Probe, caplog: pytest.LogCaptureFixture
+) -> None:
+    host, port = "localhost", httpx.URL(intake.url).port
+    _, writer = await asyncio.open_connection(host, port, ssl=intake.trust)
+    head = f"POST {wire.REPORTS_PATH} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {probe.token}\r\n"
+    writer.write(f"{head}Content-Length: 1000\r\n\r\n{{".encode())
+    await writer.drain()
+    # Once the token was reviewed the server waits for the body.
+    await asyncio.sleep(0.5)
+    writer.transport.abort()
+
+    async def noticed() -> bool:
+        return bool(intake.results)
+
+    await eventually("the request is given up", noticed)
+    assert intake.results == [ReportResult.UNREADABLE]
+    assert "Traceback" not in caplog.text
+
+
 @pytest.mark.parametrize(("method", "path"), [("GET", wire.REPORTS_PATH), ("POST", "/"), ("POST", "/v2/reports")])
 async def test_other_paths_and_methods_answer_in_the_contracts_words(method: str, path: str, intake: Intake) -> None:
     async with httpx.AsyncClient(verify=intake.trust, trust_env=False) as client:

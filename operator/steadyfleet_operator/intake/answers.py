@@ -1,4 +1,4 @@
-"""What the report server can answer, with the HTTP status of each. A probe tries again after 401, 408 and 5xx."""
+"""What the report server can answer, with the HTTP status of each. A probe tries again after 408 and 5xx alone."""
 
 from __future__ import annotations
 

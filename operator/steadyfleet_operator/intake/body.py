@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 
-from aiohttp import web
+from aiohttp import ClientPayloadError, web
 
 from steadyfleet_contract.wire import MAX_REPORT_BYTES
 from steadyfleet_operator.intake.answers import ReportResult, refused
@@ -27,6 +27,8 @@ async def read_body(request: web.Request) -> bytes:
     try:
         async with asyncio.timeout(BODY_SECONDS):
             sent = await _read(request)
+    except (ClientPayloadError, ConnectionError) as error:
+        raise refused(ReportResult.UNREADABLE, f"the body ended early: {error}") from error
     except TimeoutError as error:
         raise refused(ReportResult.TOO_SLOW, f"the body did not arrive within {BODY_SECONDS:g} s") from error
     return await asyncio.to_thread(_unpack, sent) if encoding == "gzip" else sent
