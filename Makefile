@@ -32,7 +32,7 @@ test-cluster: $(VENV) ## Tests on the real API server, kubelet, containerd, Helm
 
 .PHONY: test-wheel
 test-wheel: $(VENV) ## Build the wheel and test it in an environment without the checkout, on Python 3.11 and 3.10
-	$(RUN) tests/wheel.py
+	$(RUN) -m tests.wheel
 
 .PHONY: lint
 lint: $(VENV) ## Style, types, and who may import whom

@@ -1,6 +1,6 @@
 """Builds the wheel and tests it where the checkout is not: what is missing in it, or stray, fails here.
 
-    python tests/wheel.py
+    python -m tests.wheel
 
 The unit and contract tests run against the installed wheel on Python 3.11; those of the contract and the probe also on
 Python 3.10 with the oldest pydantic and numpy that serving images carry.
@@ -65,10 +65,10 @@ def check_contents(wheel: Path) -> None:
 def copy_tests(place: Path) -> Path:
     """The tests and what they read, without the packages under test."""
     target = place / "checkout"
-    for folder in ("tests/unit", "tests/contract", "tests/data", "crds", "charts", "examples"):
+    for folder in ("tests/unit", "tests/contract", "tests/operator", "tests/data", "crds", "charts", "examples", "docs"):
         if (ROOT / folder).exists():
             shutil.copytree(
-                ROOT / folder, target / folder, symlinks=False, ignore=shutil.ignore_patterns("__pycache__")
+                ROOT / folder, target / folder, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
             )
     shutil.copy(ROOT / "tests/__init__.py", target / "tests/__init__.py")
     shutil.copy(ROOT / "pyproject.toml", target / "pyproject.toml")

@@ -25,7 +25,7 @@ from steadyfleet_probe.measure import SHORT_TOKENS, orders
 from steadyfleet_probe.prompts import prompt_set
 from tests.cluster import binaries, images
 from tests.cluster.cluster import Cluster
-from tests.cluster.progress import say, step
+from tests.cluster.progress import step
 from tests.e2e import models
 from tests.e2e.checks import LiveCheck, real, simulated
 from tests.e2e.lab import Lab, options
@@ -259,10 +259,9 @@ class NodeWatch:
 
     def __enter__(self) -> NodeWatch:
         kubectl = binaries.build(binaries.CONTROL_PLANE_MODULES).path("kubectl")
-        command = [
-            str(kubectl), f"--kubeconfig={self._cluster.kubeconfig}", "get", "node",
-            self._node, "--watch", "-o", f"jsonpath={{.status.conditions[?(@.type=='{CONDITION_TYPE}')].status}}{{'\\n'}}",
-        ]  # fmt: skip
+        path = f"{{.status.conditions[?(@.type=='{CONDITION_TYPE}')].status}}{{'\\n'}}"
+        command = [str(kubectl), f"--kubeconfig={self._cluster.kubeconfig}", "get", "node", self._node, "--watch"]
+        command += ["-o", f"jsonpath={path}"]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
