@@ -81,7 +81,7 @@ def run_tests(
     place: Path, wheel: Path, tests: Path, *, python: str, extra: str, pins: list[str], paths: list[str]
 ) -> None:
     environment = place / f"python-{python}"
-    run([uv(), "venv", "--quiet", "--python", python, str(environment)])
+    run([uv(), "venv", "--quiet", "--python", interpreter_of(python), str(environment)])
     interpreter = str(environment / "bin/python")
     run([uv(), "pip", "install", "--quiet", "--python", interpreter, f"{wheel}{extra}", *TEST_TOOLS, *pins])
     print(f"Python {python}: {' '.join(paths)}", flush=True)
@@ -90,6 +90,17 @@ def run_tests(
         cwd=tests,
         env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
     )
+
+
+def interpreter_of(version: str) -> str:
+    """A Python of this version on the machine (uv does not look into pyenv); else its number, for uv to fetch it."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    candidates = [shutil.which(f"python{version}"), *sorted(pyenv.glob(f"{version}.*/bin/python"), reverse=True)]
+    for candidate in filter(None, candidates):
+        asked = subprocess.run([candidate, "--version"], capture_output=True, text=True, check=False)
+        if asked.returncode == 0 and asked.stdout.startswith(f"Python {version}."):
+            return str(candidate)
+    return version
 
 
 def run(command: list[str], *, cwd: Path | None = None, env: dict[str, str] | None = None) -> None:

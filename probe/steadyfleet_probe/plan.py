@@ -7,7 +7,7 @@
 
 Kernels that are still named `Placeholder.*` were compiled only to time a possible fusion and never run. Pointwise
 kernels may be tuned freely: each element is computed alone. Everything else that was tuned can change the rounding.
-Sources: notes on torch 2.11 to 2.14 `_inductor/runtime/autotune_cache.py`, triton 3.6 `runtime/autotuner.py`.
+Sources: torch 2.11 to 2.14 `_inductor/runtime/autotune_cache.py`, triton 3.6 `runtime/autotuner.py`.
 """
 
 from __future__ import annotations
@@ -145,7 +145,9 @@ def _kernel(path: Path) -> Kernel | None:
         return None
     text = path.read_text(errors="replace")
     heuristic = _HEURISTIC.search(text)
-    if heuristic is None:
+    # A compiled graph is no kernel: it holds the sources of all its kernels as texts, and its name changes with settings
+    # that change no code.
+    if heuristic is None or "AsyncCompile" in text:
         return None
     name = _NAME.search(text) or _FUNCTION.search(text, heuristic.end())
     return Kernel(

@@ -1,5 +1,6 @@
 """Answers of vLLM 0.26, 0.32 and 0.33 become the same arrays, and anything else is refused with what is wrong."""
 
+import gzip
 import json
 import math
 from pathlib import Path
@@ -14,6 +15,7 @@ from steadyfleet_probe import ask
 from steadyfleet_probe.errors import LaunchFailed
 
 ANSWERS = Path(__file__).parents[2] / "data" / "engine"
+CUDA_ANSWERS = ANSWERS / "0.26.0-cuda.json.gz"
 VERSIONS = ["0.26.0", "0.32.0", "0.33.0"]
 
 
@@ -67,6 +69,35 @@ def test_streamed_answers_are_the_plain_ones(recorded: dict[str, Any]) -> None:
     assert equal(
         ask.read_streamed_score(recorded["streamed_score"], prompt, forced, top=4),
         ask.read_score(body(recorded["score"]), prompt, forced, top=4),
+    )
+
+
+@pytest.fixture(scope="module")
+def cuda() -> dict[str, Any]:
+    """Answers of vLLM 0.26.0 on an H200, by name."""
+    return {entry["name"]: entry for entry in json.loads(gzip.decompress(CUDA_ANSWERS.read_bytes()))}
+
+
+def test_answers_of_a_gpu_are_read_like_those_of_a_cpu(cuda: dict[str, Any]) -> None:
+    plain, streamed, short = cuda["decode-top20"], cuda["streamed"], cuda["decode-short"]
+    prompt = plain["request"]["prompt"]
+    best = ask.read_decode(plain["body"].encode(), prompt, tokens=4, top=20)
+    assert equal(
+        ask.read_streamed_decode(streamed["body"].splitlines(), prompt, tokens=4, top=5),
+        ask.read_decode(plain["body"].encode(), prompt, tokens=4, top=5),
+    )
+    first = ask.read_decode(short["body"].encode(), prompt, tokens=16, top=0)
+    assert first.tokens.tolist()[:4] == best.tokens.tolist()
+    assert first.logprobs.tolist()[:4] == best.logprobs.tolist()
+    assert best.non_finite == 0
+
+
+def test_scores_of_a_gpu_are_read_like_those_of_a_cpu(cuda: dict[str, Any]) -> None:
+    plain, streamed = cuda["score-top20"], cuda["streamed-score"]
+    prompt, forced = plain["request"]["prompt"][:17], plain["request"]["prompt"][17:]
+    assert equal(
+        ask.read_streamed_score(streamed["body"].splitlines(), prompt, forced, top=5),
+        ask.read_score(plain["body"].encode(), prompt, forced, top=5),
     )
 
 

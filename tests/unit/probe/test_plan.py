@@ -144,6 +144,17 @@ def test_flashinfer_tactics_break_the_pin_if_there_are_any(
     assert bool(tree.read().why_not_pinned()) is breaks
 
 
+def test_compiled_graph_that_quotes_its_kernels_is_none(tree: Tree, tmp_path: Path) -> None:
+    tree.kernel("triton_red_fused_1", "reduction", flags=ALL_FLAGS)
+    digest = tree.read().digest()
+    graph = tmp_path / "torch_aot_compile" / "inductor_cache" / "c1" / "cgraph.py"
+    kernel = (graph.parent / "csource1.py").read_text()
+    graph.write_text(f"async_compile = AsyncCompile()\nk = async_compile.triton('triton_red_fused_1', \'\'\'{kernel}\'\'\')")
+    plan = tree.read()
+    assert [kernel.source for kernel in plan.kernels] == ["csource1.py"]
+    assert plan.digest() == digest
+
+
 def test_empty_tree_says_that_nothing_was_compiled(tree: Tree) -> None:
     plan = tree.read()
     assert plan.why_not_pinned() == ""
