@@ -28,7 +28,9 @@ test-fast: $(VENV) ## Unit and contract tests alone, without a cluster (under a 
 .PHONY: test-cluster
 test-cluster: $(VENV) ## Tests on the real API server, kubelet, containerd, Helm, Prometheus and vLLM
 	$(RUN) -m tests.cluster prepare
-	$(RUN) -m pytest tests/cluster tests/operator tests/chart tests/e2e tests/contract -m "cluster or engine or not slow"
+	$(RUN) -m pytest tests/cluster
+	$(RUN) -m pytest tests/operator tests/chart
+	$(RUN) -m pytest tests/e2e -m "not slow"
 
 .PHONY: test-wheel
 test-wheel: $(VENV) ## Build the wheel and test it in an environment without the checkout, on Python 3.11 and 3.10

@@ -14,7 +14,7 @@ from datetime import datetime
 
 from steadyfleet_operator.decide import decide
 from steadyfleet_operator.decide.marks import MarkAction, wanted_mark
-from steadyfleet_operator.decide.observation import Check, Node, Observation
+from steadyfleet_operator.decide.observation import Check, Job, Node, Observation, Pod
 from steadyfleet_operator.decide.plan import Plan, Start
 from steadyfleet_operator.decide.summary import invalid_conditions
 from steadyfleet_operator.errors import Conflict, KubernetesError, Refused, SpecInvalid
@@ -83,11 +83,15 @@ class Reconciler:
         return plan.requeue_seconds
 
     async def _observe(self, check: Check) -> Observation:
-        jobs, pods, baselines = await asyncio.gather(
-            self.cluster.jobs.list_jobs(check.namespace, check.name),
-            self.cluster.jobs.list_pods(check.namespace, check.name),
-            self.cluster.baselines.list_of(check),
-        )
+        may_run = check.namespace in self.settings.check_namespaces
+        jobs: tuple[Job, ...] = ()
+        pods: tuple[Pod, ...] = ()
+        if may_run:  # elsewhere there are no rights on Jobs and Pods, not even to read
+            jobs, pods = await asyncio.gather(
+                self.cluster.jobs.list_jobs(check.namespace, check.name),
+                self.cluster.jobs.list_pods(check.namespace, check.name),
+            )
+        baselines = await self.cluster.baselines.list_of(check)
         # The stored results are read last: a Job that is seen to have ended has posted its reports before.
         nodes = self.cluster.fleet.snapshot()
         return Observation(
@@ -100,7 +104,7 @@ class Reconciler:
             visits=self.cluster.store.visits(check.uid),
             baselines=baselines,
             node_checks=self.cluster.results.of_check(check, nodes),
-            may_run=check.namespace in self.settings.check_namespaces,
+            may_run=may_run,
             may_mark=check.namespace in self.settings.mark_namespaces and not self.settings.dry_run,
         )
 

@@ -26,6 +26,9 @@ ENV_REPORT_URL = "STEADYFLEET_REPORT_URL"
 ENV_REPORT_CA = "STEADYFLEET_REPORT_CA"
 """PEM bundle of the authorities that the probe trusts for the report server."""
 
+ENV_PYTHON = "STEADYFLEET_PYTHON"
+"""Python that has the engine, if the check names one (`engine.python`); read by the launcher `run`."""
+
 ENV_NODE_NAME = "STEADYFLEET_NODE_NAME"
 """Node name by the downward API; for the log only, the operator never believes it."""
 

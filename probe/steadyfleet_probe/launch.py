@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,15 +23,33 @@ from steadyfleet_contract.spec import LaunchKind, LaunchRequest
 from steadyfleet_probe import caches, gpu, model, recipe, surroundings
 from steadyfleet_probe.deadline import Deadline
 from steadyfleet_probe.draft import Draft
-from steadyfleet_probe.engine import VLLMEngine, find_build, find_command, free_port
+from steadyfleet_probe.engine import VLLMEngine, free_port
 from steadyfleet_probe.errors import LaunchFailed, SettingsInvalid
-from steadyfleet_probe.measure import measure
+from steadyfleet_probe.installed import find_build, find_command
+from steadyfleet_probe.measure import Engine, measure
 from steadyfleet_probe.plan import read_plan
 from steadyfleet_probe.prompts import PromptSet, check_fits, prompt_set
 from steadyfleet_probe.settings import Settings
 from steadyfleet_probe.weights import Weights, read_weights
 
 _T = TypeVar("_T")
+
+
+def _to_nobody(step: str) -> None:
+    """A pod's log has the engine's own lines."""
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What a caller outside of a pod adds to a launch."""
+
+    on_step: Callable[[str], None] = _to_nobody
+    """Told when a step begins: prepare, engineStart, passes, the names of `passes`, engineStop."""
+    passes: Mapping[str, Callable[[Engine, PromptSet], None]] = field(default_factory=dict)
+    """Step -> asked after the passes of a visit, while the engine is up; it may raise LaunchFailed."""
+
+
+_NOTHING = Extras()
 
 
 @dataclass(frozen=True)
@@ -46,13 +64,19 @@ class _Prepared:
     gpus: gpu.GPUs
 
 
-def run_launch(settings: Settings, request: LaunchRequest, *, digest_is_known: Callable[[str], bool]) -> Report:
+def run_launch(
+    settings: Settings,
+    request: LaunchRequest,
+    *,
+    digest_is_known: Callable[[str], bool],
+    extras: Extras = _NOTHING,
+) -> Report:
     """Never raises for anything that goes wrong with the launch."""
     draft = Draft.begin(settings.spec, request)
     deadline = Deadline.after(settings.spec.launch_deadline_seconds)
     try:
         with draft.timed("total"):
-            _launch(settings, draft, deadline, digest_is_known)
+            _launch(settings, draft, deadline, digest_is_known, extras)
     except LaunchFailed as failed:
         draft.fail(failed.outcome, str(failed))
     except SettingsInvalid as error:
@@ -63,13 +87,14 @@ def run_launch(settings: Settings, request: LaunchRequest, *, digest_is_known: C
 
 
 def _launch(
-    settings: Settings, draft: Draft, deadline: Deadline, digest_is_known: Callable[[str], bool]
+    settings: Settings, draft: Draft, deadline: Deadline, digest_is_known: Callable[[str], bool], extras: Extras
 ) -> None:
+    extras.on_step("prepare")
     with draft.timed("prepare"):
         prepared = _prepare(settings, draft)
     beside = _Beside(prepared)
     try:
-        _run_engine(settings, draft, prepared, beside, deadline, digest_is_known)
+        _run_engine(settings, draft, prepared, beside, deadline, digest_is_known, extras)
     except Exception:
         # Also after a failure: wrong weights may well explain it.
         _take(draft, beside, deadline)
@@ -87,8 +112,10 @@ def _run_engine(
     beside: _Beside,
     deadline: Deadline,
     digest_is_known: Callable[[str], bool],
+    extras: Extras,
 ) -> None:
     spec = settings.spec
+    extras.on_step("engineStart")
     with VLLMEngine.start(
         prepared.command,
         port=prepared.port,
@@ -103,6 +130,7 @@ def _run_engine(
         prompts = _prompts(settings, draft, folder)
         check_fits(prompts, max_tokens=spec.max_tokens, max_model_len=engine.max_model_len())
         server_info = beside.submit(engine.server_info)
+        extras.on_step("passes")
         draft.measured = measure(
             engine,
             prompts,
@@ -111,10 +139,15 @@ def _run_engine(
             digest_is_known=digest_is_known,
         )
         draft.timings |= draft.measured.seconds
+        for step, ask in extras.passes.items():
+            extras.on_step(step)
+            with draft.timed(step):
+                ask(engine, prompts)
         with draft.timed("fingerprint"):
             more = {**engine.log_facts(), "arguments": json.dumps(_without_port(prepared))}
             draft.fingerprint["engine"] = surroundings.engine(server_info.result(), more=more)
             _read_plan(draft, prepared)
+        extras.on_step("engineStop")
         stopping = time.monotonic()
     draft.timings["engineStop"] = time.monotonic() - stopping
 

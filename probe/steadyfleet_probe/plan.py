@@ -145,8 +145,8 @@ def _kernel(path: Path) -> Kernel | None:
         return None
     text = path.read_text(errors="replace")
     heuristic = _HEURISTIC.search(text)
-    # A compiled graph is no kernel: it holds the sources of all its kernels as texts, and its name changes with settings
-    # that change no code.
+    # A compiled graph is no kernel: it holds the sources of all its kernels as texts, and its name also changes with
+    # settings that change no code.
     if heuristic is None or "AsyncCompile" in text:
         return None
     name = _NAME.search(text) or _FUNCTION.search(text, heuristic.end())

@@ -3,8 +3,8 @@
     weights digest = sha256 over "name\\0sha256-of-the-file\\n" for each *.safetensors file, sorted by name
 
 Every byte is read each time: a stored hash keyed by size and time would not notice a disk that returns other bits.
-The files are hashed while the engine starts, which reads the same page cache; `unchanged_since` tells afterwards
-whether a file was replaced in between.
+The files are hashed while the engine starts, which reads the same page cache; `unchanged` tells afterwards whether a
+file was replaced in between.
 """
 
 from __future__ import annotations

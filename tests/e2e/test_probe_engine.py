@@ -194,6 +194,25 @@ def test_weight_that_is_nan_is_measured_although_the_engine_can_not_say_it_in_js
     assert all(prompt.non_finite for part in report.passes for prompt in part.prompts)
 
 
+def test_model_of_a_repository_is_found_in_the_download_cache(probe: Probe, pod: Path, model: Path) -> None:
+    revision = "0123456789abcdef0123456789abcdef01234567"
+    repository = pod / "model" / "hub" / "models--example--tiny"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text(revision)
+    shutil.copytree(model, repository / "snapshots" / revision)
+    source = ModelSource(repository="example/tiny", revision=revision)
+    [report] = probe(a_spec(LaunchKind.PINNED, model=source), HF_HOME="/mnt/model").reports
+    assert report.outcome is Outcome.COMPLETED, report.message
+    assert report.weights_digest == (RIGHT.get("weights") or report.weights_digest)
+    assert report.digest == (RIGHT.get("digest") or report.digest)
+
+
+def test_repository_that_can_not_be_had_is_told_in_the_engines_own_words(probe: Probe) -> None:
+    [report] = probe(a_spec(LaunchKind.PINNED, model=ModelSource(repository="example/none"))).reports
+    assert report.outcome is Outcome.MODEL_NOT_FOUND
+    assert report.message.startswith("model.repository: ")
+
+
 def test_unknown_argument_is_told_in_the_engines_own_words(probe: Probe) -> None:
     visit = probe(a_spec(LaunchKind.PINNED, LaunchKind.AS_SERVED, arguments=("--no-such-thing=1",)))
     assert [report.outcome for report in visit.reports] == [Outcome.ARGUMENT_REJECTED] * 2

@@ -18,7 +18,7 @@ STANDING = simulated(
     "standing", {"engine.simulation.divergentNodes": ["gpu-2"], "action.mode": "Mark", "schedule.maxConcurrent": 2}
 )
 AT_WORK = simulated(
-    "at-work", {"engine.simulation.hangNodes": ["gpu-1"], "schedule.launchDeadlineSeconds": 600}, nodes=["gpu-1"]
+    "at-work", {"engine.simulation.hangNodes": ["gpu-3"], "schedule.launchDeadlineSeconds": 600}, nodes=["gpu-3"]
 )
 RELEASE_KINDS = (
     "deployments,services,configmaps,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings,"

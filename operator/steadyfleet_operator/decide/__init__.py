@@ -55,7 +55,7 @@ def decide(seen: Observation) -> Plan:
         baselines=baselines,
         node_checks=_changes(seen.node_checks, entries),
         status=status,
-        start=starts + _again(seen, slots),
+        start=starts + (_again(seen, slots) if seen.may_run else ()),
         events=_events(seen, slots, starts, entries),
         judgements=judgements,
         keep_evidence=frozenset(j.evidence for j in judgements if j.verdict is not Verdict.CONSISTENT and j.evidence),

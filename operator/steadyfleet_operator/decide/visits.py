@@ -30,6 +30,7 @@ PULL_REASONS = frozenset(
         "InvalidImageName",
         "ImageInspectError",
         "RegistryUnavailable",
+        "Pulling",
     }
 )
 HOPELESS_REASONS = frozenset({"ErrImageNeverPull", "InvalidImageName", "CreateContainerConfigError"})
@@ -190,10 +191,18 @@ def _overdue(seen: Observation, job: Job, pod: Pod | None) -> tuple[Reason, str]
         reason, message = (
             _why_pending(waiting.reason, waiting.message)
             if waiting
-            else (Reason.CONTAINER_START_FAILED, "no pod was made, or it did not start")
+            else (Reason.CONTAINER_START_FAILED, _why_not_started(pod))
         )
         return reason, f"skipped after {schedule.pending_deadline_seconds} s: {message}"
     return None
+
+
+def _why_not_started(pod: Pod | None) -> str:
+    if pod is None:
+        return "no pod was made"
+    if not pod.node:
+        return "the pod was not scheduled"
+    return f"the pod is on node {pod.node}, but did not start; a volume may not be there, or the probe's image"
 
 
 def _why_pending(reason: str, message: str) -> tuple[Reason, str]:

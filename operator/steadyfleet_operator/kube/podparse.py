@@ -69,7 +69,7 @@ def parse_pod(item: JsonObject) -> Pod:
         started_at=fields.moment(status, "startTime"),
         running_at=_running_at(engine),
         deleting=fields.is_deleting(item),
-        waiting=_waiting(status, scheduled),
+        waiting=_waiting(item, scheduled),
         terminated=terminated,
         termination=_termination(terminated),
         disrupted=fields.text(disruption, "reason") if disrupted else "",
@@ -123,7 +123,8 @@ def _running_at(engine: JsonObject) -> datetime | None:
     return started if started and started.year > 1970 else None
 
 
-def _waiting(status: JsonObject, scheduled: JsonObject) -> Waiting | None:
+def _waiting(item: JsonObject, scheduled: JsonObject) -> Waiting | None:
+    status = fields.child(item, "status")
     if fields.text(status, "phase") not in ("Pending", ""):
         return None
     if scheduled.get("status") == "False":
@@ -136,7 +137,20 @@ def _waiting(status: JsonObject, scheduled: JsonObject) -> Waiting | None:
                 return Waiting(
                     reason=fields.text(waiting, "reason"), message=f"{name}: {fields.text(waiting, 'message')}"
                 )
-    return None
+    return _pulling(item)
+
+
+def _pulling(item: JsonObject) -> Waiting | None:
+    """Once the init containers are done, only the engine's image can keep its container from being made. The kubelet
+    says so in an Event alone, and goes back to this state between two attempts that fail."""
+    status = fields.child(item, "status")
+    started = fields.children(status, "initContainerStatuses")
+    done = [fields.child(fields.child(container, "state"), "terminated").get("exitCode") == 0 for container in started]
+    engine = _container(status, "containerStatuses", names.ENGINE_CONTAINER)
+    if not done or not all(done) or not fields.child(fields.child(engine, "state"), "waiting"):
+        return None
+    image = engine_image(fields.child(item, "spec"))
+    return Waiting(reason="Pulling", message=f"{names.ENGINE_CONTAINER}: image {image} is still being pulled")
 
 
 def _terminated(status: JsonObject) -> Terminated | None:

@@ -251,8 +251,10 @@ def _environment(visit: Visit, *, settings: Settings, report_ca: str) -> list[Js
             f"spec.engine: arguments and environment come to {len(order.encode())} bytes, {MAX_ENVIRONMENT_BYTES} fit;"
             " move long values into a file on a volume"
         )
+    python = visit.check.spec.engine.python.replace("$", "$$")
     return [
         {"name": wire.ENV_SPEC, "value": order},
+        *([{"name": wire.ENV_PYTHON, "value": python}] if python else []),
         {"name": wire.ENV_REPORT_URL, "value": settings.report_url},
         {"name": wire.ENV_REPORT_CA, "value": report_ca},
         {"name": wire.ENV_NODE_NAME, "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},

@@ -10,7 +10,7 @@ import pytest
 from steadyfleet_contract.digest import check_report, unpack
 from steadyfleet_contract.report import Outcome, PassName, Report
 from steadyfleet_contract.spec import ModelSource
-from steadyfleet_probe import engine, launch
+from steadyfleet_probe import installed, launch
 from steadyfleet_probe.launch import run_launch
 from steadyfleet_probe.plan import read_plan
 from tests.unit.probe.builders import FAKE_VLLM, GPU_UUID, alive, launches, probe_settings, probe_spec, witness
@@ -107,6 +107,7 @@ def test_engine_that_disagrees_with_itself_is_told(tmp_path: Path) -> None:
     ("fault", "outcome", "words"),
     [
         ("exit", Outcome.ENGINE_EXITED, "exited with status 1 before it was ready: ValueError: No available memory"),
+        ("download", Outcome.MODEL_NOT_FOUND, "model.repository: OSError: nobody/none is not a local folder"),
         ("argument", Outcome.ARGUMENT_REJECTED, "error: unrecognized arguments: --no-such-thing"),
         ("error", Outcome.ENGINE_ERROR, "HTTP 500: .*EngineCore encountered an issue"),
         ("dies", Outcome.ENGINE_ERROR, "it exited with status 1; its log: RuntimeError: CUDA error: an illegal memory"),
@@ -196,6 +197,6 @@ def test_weights_written_during_the_launch_are_told(tmp_path: Path, monkeypatch:
 
 
 def test_build_is_read_from_files_without_importing_vllm() -> None:
-    assert engine.find_build().has_flashinfer_autotune
-    assert engine.find_command()[1:] == ["-m", "vllm.entrypoints.openai.api_server"]
+    assert installed.find_build().has_flashinfer_autotune
+    assert installed.find_command()[1:] == ["-m", "vllm.entrypoints.openai.api_server"]
     assert "vllm" not in sys.modules

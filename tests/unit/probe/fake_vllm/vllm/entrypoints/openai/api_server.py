@@ -4,6 +4,7 @@ The fault is named by the variable FAKE_FAULT:
 
     argument   refuses an argument, as argparse does        silent    never becomes ready
     exit       ends at start with a traceback               dies      ends at the first question
+    download   can't get the model
     error      answers HTTP 500                             hangs     never answers a question
     nan        has NaN logprobs                             prompt    changes the prompt
     flaky      answers differently each time
@@ -134,6 +135,8 @@ def main() -> None:
     if FAULT == "argument":
         print("usage: api_server.py [-h]\napi_server.py: error: unrecognized arguments: --no-such-thing", flush=True)
         sys.exit(2)
+    if FAULT == "download":
+        raise OSError("nobody/none is not a local folder and is not a valid model identifier")
     if FAULT == "exit":
         print("(EngineCore pid=7) ERROR 11-30 10:00:00 [core.py:1] ValueError: No available memory for the cache.")
         raise RuntimeError("Engine core initialization failed. See root cause above.")
