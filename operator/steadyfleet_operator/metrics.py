@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from steadyfleet_operator.resource import CheckSpec, CheckStatus, GPUEntry, NodeCheck, Verdict
+from steadyfleet_operator.resource import VERDICT_SEVERITY, CheckSpec, CheckStatus, GPUEntry, NodeCheck, Verdict
 
 SECONDS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
@@ -130,12 +130,11 @@ class _Views(Collector):
 
 def _gpus_by_verdict(entry: NodeCheck) -> dict[Verdict, int]:
     """A GPU with entries in several versions counts once, by the worst. A node without any counts as one Unknown."""
-    order = [Verdict.UNKNOWN, Verdict.NOT_COMPARABLE, Verdict.DIVERGENT]
     worst: dict[str, GPUEntry] = {}
     for gpu in entry.gpus:
-        if gpu.uuid not in worst or order.index(gpu.verdict) > order.index(worst[gpu.uuid].verdict):
+        if gpu.uuid not in worst or VERDICT_SEVERITY[gpu.verdict] > VERDICT_SEVERITY[worst[gpu.uuid].verdict]:
             worst[gpu.uuid] = gpu
-    counts = {verdict: sum(gpu.verdict is verdict for gpu in worst.values()) for verdict in order}
+    counts = {verdict: sum(gpu.verdict is verdict for gpu in worst.values()) for verdict in Verdict}
     counts[Verdict.CONSISTENT] = entry.consistent_gpus
     if not any(counts.values()):
         counts[entry.verdict] = 1

@@ -32,6 +32,7 @@ class Reason(str, Enum):
     NO_CONTROL = "NoControl"
     NO_MAJORITY = "NoMajority"
     FLEET_MOVED = "FleetMoved"
+    DIFFERENCE_SHARED = "DifferenceShared"
     TOO_FEW_NODES = "TooFewNodes"
     SURROUNDINGS_DIFFER = "SurroundingsDiffer"
     REPEATS_DIFFER = "RepeatsDiffer"
@@ -68,6 +69,7 @@ class Reason(str, Enum):
     MARKING_ALLOWED = "MarkingAllowed"
     TOO_MANY_DIVERGE = "TooManyDiverge"
     GPU_DIVERGES = "GPUDiverges"
+    MARK_REFUSED = "MarkRefused"
     RECOVERED = "Recovered"
 
     # Events that are no reason of a condition.

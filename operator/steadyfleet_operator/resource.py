@@ -139,6 +139,15 @@ class Verdict(str, Enum):
     UNKNOWN = "Unknown"
 
 
+VERDICT_SEVERITY = {
+    Verdict.CONSISTENT: 0,
+    Verdict.NOT_COMPARABLE: 1,
+    Verdict.UNKNOWN: 2,
+    Verdict.DIVERGENT: 3,
+}
+"""A node is as bad as the worst of its GPUs, a list begins with the worst."""
+
+
 class Cause(str, Enum):
     NONE = ""
     WEIGHTS = "Weights"

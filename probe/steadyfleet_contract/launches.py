@@ -129,11 +129,16 @@ def stacked(prompts: Sequence[Arrays]) -> Outputs:
         raise ValueError(f"prompts have tops of different size: {sorted(tops)}")
     top = tops.pop()
     return Outputs(
-        tokens=np.concatenate([prompt.tokens for prompt in prompts] or [np.zeros(0, np.uint32)]),
-        logprobs=np.concatenate([prompt.logprobs for prompt in prompts] or [np.zeros(0, np.float32)]),
-        top_ids=np.concatenate([prompt.top_ids.reshape(-1, top) for prompt in prompts] or [np.zeros((0, 0), np.uint32)]),
+        tokens=np.concatenate([np.zeros(0, np.uint32), *(prompt.tokens for prompt in prompts)]),
+        logprobs=np.concatenate([np.zeros(0, np.float32), *(prompt.logprobs for prompt in prompts)]),
+        top_ids=np.concatenate(
+            [np.zeros((0, top), np.uint32), *(prompt.top_ids.reshape(len(prompt.tokens), top) for prompt in prompts)]
+        ),
         top_logprobs=np.concatenate(
-            [prompt.top_logprobs.reshape(-1, top) for prompt in prompts] or [np.zeros((0, 0), np.float32)]
+            [
+                np.zeros((0, top), np.float32),
+                *(prompt.top_logprobs.reshape(len(prompt.tokens), top) for prompt in prompts),
+            ]
         ),
         lengths=tuple(len(prompt.tokens) for prompt in prompts),
     )

@@ -77,7 +77,8 @@ class PlanDifference:
 
 def difference(a: UsedPlan, b: UsedPlan) -> PlanDifference:
     found = [
-        _compared(a.kernels.get(source), b.kernels.get(source)) for source in sorted(a.kernels.keys() | b.kernels.keys())
+        _compared(a.kernels.get(source), b.kernels.get(source))
+        for source in sorted(a.kernels.keys() | b.kernels.keys())
     ]
     kept = [entry for entry in found if entry is not None]
     return PlanDifference(tuple(sorted(kept, key=lambda entry: (not entry.explains, entry.name, entry.source))))
@@ -140,7 +141,8 @@ def _round_remark(a: UsedKernel, b: UsedKernel) -> str:
     """A launch that tuned a kernel twice runs the last choice and leaves the first in its cache tree."""
     for side, tuned, other in (("A", a, b), ("B", b, a)):
         first, last = (tuned.rounds[0], tuned.rounds[-1]) if tuned.rounds else ("", "")
-        if first != last and _core(other.config) == _core(first) and _core(tuned.config) == _core(last):
+        choices = _core(other.config), _core(tuned.config)
+        if first != last and all(choices) and choices == (_core(first), _core(last)):
             restored = "B" if side == "A" else "A"
             return f"{side} tuned it twice and runs the last choice; {restored} runs the choice of {side}'s first round"
     return ""
@@ -148,8 +150,10 @@ def _round_remark(a: UsedKernel, b: UsedKernel) -> str:
 
 def _core(config: str) -> Mapping[str, object]:
     """A tuning round knows a candidate by its parameters alone."""
-    if not config.startswith("{"):
+    try:
+        found = json.loads(config)
+    except ValueError:
         return {}
-    return {
-        key: value for key, value in json.loads(config).items() if key not in ("found_by_coordesc", "triton_cache_hash")
-    }
+    if not isinstance(found, dict):
+        return {}
+    return {key: value for key, value in found.items() if key not in ("found_by_coordesc", "triton_cache_hash")}

@@ -1,4 +1,4 @@
-"""What a count of launches says of a rate: exact binomial bounds (Clopper and Pearson, 1934), from the standard library.
+"""What a count of launches says of a rate: exact binomial bounds (Clopper and Pearson, 1934), without scipy.
 
 The coverage is at least what is asked for, at every rate. The launches must be independent of each other.
 """

@@ -8,19 +8,22 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from steadyfleet_contract.spec import Synthetic
-from steadyfleet_probe import package, synthetic
-from steadyfleet_probe.errors import ProbeError
+from steadyfleet_probe import cli_ladder, package, synthetic
+from steadyfleet_probe.errors import ProbeError, SettingsInvalid
 from steadyfleet_probe.weights import read_weights, weight_files
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
     try:
-        chosen.run(chosen)
+        status: int | None = chosen.run(chosen)
+    except SettingsInvalid as error:
+        print(f"steadyfleet: {error}", file=sys.stderr)
+        return 2
     except (ProbeError, OSError) as error:
         print(f"steadyfleet: {error}", file=sys.stderr)
         return 1
-    return 0
+    return status or 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -39,6 +42,8 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("probe-zip", help="write the probe (probe.pyz and its launcher `run`) into a folder")
     command.add_argument("folder", type=Path)
     command.set_defaults(run=_probe_zip)
+
+    cli_ladder.add_parser(commands)
     return parser
 
 

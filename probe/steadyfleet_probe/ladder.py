@@ -8,7 +8,7 @@ the launches; `ladder_findings` says what follows from their reports.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -104,8 +104,11 @@ def requests(ladder: Ladder) -> tuple[LaunchRequest, ...]:
     )
 
 
-def run(ladder: Ladder, *, progress: Progress, engine_log: Callable[[LaunchRequest], TextIO]) -> Iterator[Launched]:
-    """Each launch as soon as it has ended. Raises LaunchFailed if the model can't be had, SettingsInvalid, OSError."""
+def run(
+    ladder: Ladder, *, progress: Progress, engine_log: Callable[[LaunchRequest], TextIO]
+) -> Generator[Launched, None, None]:
+    """Each launch as soon as it has ended; close it to end early. Raises LaunchFailed if the model can't be had,
+    SettingsInvalid, OSError."""
     ladder.check()
     settings = _settings(ladder)
     model.before_start(ladder.model, ladder.work)
@@ -176,8 +179,3 @@ def _untried(settings: Settings, request: LaunchRequest, before: Report) -> Repo
     draft = Draft.begin(settings.spec, request)
     draft.fail(before.outcome, f"not tried: launch {before.launch}, which had to fill the caches, ended so")
     return draft.report()
-
-
-def total(launches: Sequence[Launched]) -> float:
-    """Seconds of all of them."""
-    return sum(timing.seconds for one in launches for timing in one.report.timings if timing.step == "total")

@@ -71,13 +71,15 @@ class Operator:
         self.cluster.kubectl("scale", "deployment", DEPLOYMENT, "-n", NAMESPACE, f"--replicas={replicas}")
 
     def get(self, path: str, pod: Json | None = None) -> tuple[int, str]:
-        """HTTP status and body of the metrics port."""
+        """HTTP status and body of the metrics port; status 0 if nobody answers."""
         address = (pod or self.pod())["status"]["podIP"]
         try:
             with urllib.request.urlopen(f"http://{address}:{METRICS_PORT}{path}", timeout=5) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
+        except OSError as error:  # it does not listen yet, or not any more
+            return 0, str(error)
 
     def metric(self, name: str, pod: Json | None = None) -> dict[str, float]:
         """Series of one metric: `{labels}` as written, and its value."""

@@ -35,10 +35,11 @@ def test_a_node_that_is_deleted_in_mid_visit_is_forgotten_and_visited_anew_when_
             lambda: {launch.node_uid for launch in lab.evidence.launches(check.uid)} == {new},
             what="a launch of the new node", timeout_seconds=120,
         )  # fmt: skip
-        (last,) = lab.evidence.visits(check.uid)[1:]
+        check.wait(lambda: len(lab.evidence.visits(check.uid)) == 2, what="its visit is recorded")
+        last = lab.evidence.visits(check.uid)[1]
         assert (last.reason, last.node_uid) == (Reason.AS_EXPECTED, new)
         assert last.attempt > visit.attempt or last.slot != visit.slot
-        assert check.entries()[node]["failedVisits"] == 0
+        check.wait(lambda: check.entries()[node]["lastResultTime"], what="the new node has a result")
 
 
 @pytest.mark.timeout(300)

@@ -24,6 +24,7 @@ from steadyfleet_contract.spec import LaunchKind
 from steadyfleet_operator.decide.observation import VisitRecord
 from steadyfleet_operator.errors import EvidenceError, ReportRefused
 from steadyfleet_operator.intake.authenticate import Sender
+from steadyfleet_operator.intake.index import HOLD_LAUNCHES
 from steadyfleet_operator.intake.store import KEEP_LAUNCHES, KEEP_VISITS, EvidenceStore
 from steadyfleet_operator.reasons import Reason
 from steadyfleet_operator.resource import Purpose
@@ -48,6 +49,7 @@ def sender(*, pod: str = "pod-1", **changes: object) -> Sender:
     base = Sender(
         namespace="serving", check="qwen", check_uid=CHECK, version="stable", purpose=Purpose.SWEEP, slot=0, attempt=1,
         node="gpu-1", node_uid="n-uid", pod_uid=pod, image=IMAGE, image_id="sha256:abc", asked=probe_spec(),
+        visit_started_at=T0,
     )  # fmt: skip
     return replace(base, **changes)  # type: ignore[arg-type]
 
@@ -243,19 +245,64 @@ async def test_the_newest_launches_of_each_gpu_stay_and_those_that_a_verdict_nee
     first, _ = await store.put_launch(sender(pod="first"), a_report(full=False))
     second, _ = await store.put_launch(sender(pod="second"), a_report(full=False))
     lonely, _ = await store.put_launch(sender(pod="lonely"), a_report(full=False, gpus=other))
-    for number in range(KEEP_LAUNCHES):
-        await store.put_launch(sender(pod=f"pod-{number}"), a_report(full=False))
+    newer = [
+        (await store.put_launch(sender(pod=f"pod-{number}"), a_report(full=False)))[0].evidence
+        for number in range(KEEP_LAUNCHES)
+    ]
 
     assert await store.prune(CHECK, keep=frozenset({first.evidence})) == 1
 
-    for reader in (store, await opened(root)):
-        kept = reader.launches(CHECK)
-        assert len(kept) == KEEP_LAUNCHES + 2
-        assert first in kept
-        assert lonely in kept
-        assert second not in kept
+    stored = {str(path.relative_to(root)).removesuffix(".json.gz") for path in bundles(root)}
+    assert stored == {first.evidence, lonely.evidence, *newer}
     assert not (root / CHECK / EPOCH / "gpu-1" / "second").exists()
-    assert await store.prune(CHECK, keep=frozenset({first.evidence})) == 0
+    for reader in (store, await opened(root)):
+        assert await reader.prune(CHECK, keep=frozenset({first.evidence})) == 0
+    assert await store.prune(CHECK) == 1, "once no verdict points at it any more it goes as well"
+    assert second.evidence not in {record.evidence for record in store.launches(CHECK)}
+
+
+async def test_the_memory_holds_the_newest_launches_of_each_gpu_and_the_folder_all(
+    store: EvidenceStore, root: Path
+) -> None:
+    other = (GPU(uuid="GPU-b"),)
+    lonely, _ = await store.put_launch(sender(pod="lonely"), a_report(full=False, gpus=other))
+    records = [
+        (await store.put_launch(sender(pod=f"pod-{number}"), a_report(full=False)))[0]
+        for number in range(HOLD_LAUNCHES + 5)
+    ]
+
+    for reader in (store, await opened(root)):
+        assert reader.launches(CHECK) == (lonely, *records[5:])
+        assert await reader.read_report(records[0].evidence) == a_report(full=False)
+    assert len(bundles(root)) == len(records) + 1
+    again, duplicate = await store.put_launch(sender(pod="pod-0"), a_report(full=False))
+    assert (again.received_at, duplicate) == (records[0].received_at, True)
+    with pytest.raises(ReportRefused):
+        await store.put_launch(sender(pod="pod-0"), a_report(seed=5, full=False))
+
+
+async def test_the_order_of_arrival_survives_a_clock_that_goes_back_and_a_restart(root: Path) -> None:
+    moments = iter([T0, T0 + timedelta(hours=1), T0 - timedelta(hours=1), T0 - timedelta(hours=1), T0])
+    store = EvidenceStore(root, now=lambda: next(moments))
+    await store.open()
+    for number in range(5):
+        await store.put_launch(sender(pod=f"pod-{number}"), a_report(full=False))
+
+    again = await opened(root)
+
+    assert [record.pod_uid for record in again.launches(CHECK)] == [f"pod-{number}" for number in range(5)]
+    assert again.launches(CHECK) == store.launches(CHECK)
+    later, _ = await again.put_launch(sender(pod="pod-5"), a_report(full=False))
+    assert later.received_at > T0 + timedelta(hours=1), "the clock of the second process is an hour behind as well"
+
+
+async def test_what_is_never_compared_of_a_gpu_is_in_the_bundle_alone(store: EvidenceStore) -> None:
+    facts = {"0.temperature.gpu": "31", "0.clocks.current.sm": "1980", "0.driver_version": "580"}
+
+    record, _ = await store.put_launch(sender(), a_report(fingerprint={"gpu": facts}))
+
+    assert record.fingerprint == {"gpu": {"0.driver_version": "580"}}
+    assert (await store.read_report(record.evidence)).fingerprint == {"gpu": facts}
 
 
 async def test_a_digest_whose_bundle_was_pruned_is_not_known_any_more(store: EvidenceStore) -> None:
@@ -392,9 +439,9 @@ async def test_what_was_acknowledged_survives_kill_nine(root: Path) -> None:
         acknowledged = {int(line) for line in (first + rest).splitlines()}
 
         store = await opened(root)
-        stored = {int(record.pod_uid.removeprefix("pod-")) for record in store.launches(CHECK)}
+        names = [str(path.relative_to(root)).removesuffix(".json.gz") for path in bundles(root)]
 
-        assert acknowledged <= stored
+        assert acknowledged <= {int(name.split("/")[-2].removeprefix("pod-")) for name in names}
         assert not list(root.rglob("*.broken"))
-        for record in store.launches(CHECK):
-            await store.read_report(record.evidence)
+        for name in names:
+            await store.read_report(name)

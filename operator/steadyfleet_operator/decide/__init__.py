@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
+from steadyfleet_contract.report import Outcome
 from steadyfleet_operator.decide import summary
 from steadyfleet_operator.decide.baselines import baseline_name, baseline_write, stored
-from steadyfleet_operator.decide.nodes import mark, node_check
-from steadyfleet_operator.decide.observation import LaunchRecord, Node, Observation
+from steadyfleet_operator.decide.nodes import gone_gpus, mark, node_check, with_standing
+from steadyfleet_operator.decide.observation import LaunchRecord, Node, Observation, Order
 from steadyfleet_operator.decide.order import epochs as epochs_of
 from steadyfleet_operator.decide.order import probe_spec
 from steadyfleet_operator.decide.plan import BaselineWrite, EventNote, GPUJudgement, Plan, Start
 from steadyfleet_operator.decide.schedule import UNCHARGED, History, choose
-from steadyfleet_operator.decide.select import selected
-from steadyfleet_operator.decide.thresholds import ACTIVE_REQUEUE_SECONDS, IDLE_REQUEUE_SECONDS
-from steadyfleet_operator.decide.verdict import Need, judge_group
+from steadyfleet_operator.decide.select import cannot_visit, selected
+from steadyfleet_operator.decide.thresholds import ACTIVE_REQUEUE_SECONDS, IDLE_REQUEUE_SECONDS, MAX_MESSAGE
+from steadyfleet_operator.decide.verdict import Need, is_judged, judge_group
 from steadyfleet_operator.decide.visits import SlotState, slot_state
 from steadyfleet_operator.reasons import Reason
 from steadyfleet_operator.resource import BaselineSpec, NodeCheck, Slot, Verdict
@@ -36,8 +36,12 @@ def decide(seen: Observation) -> Plan:
     slots = slot_state(seen, epochs)
     history = History((*seen.visits, *slots.ended), {node.name: node for node in nodes}, epochs)
 
-    judgements, needs, baselines = _judge(seen, nodes, epochs, history)
-    entries = {node.name: node_check(seen, node, judgements, epochs, history) for node in nodes}
+    judged, needs, baselines = _judge(seen, nodes, epochs, history)
+    judgements = with_standing(seen, nodes, judged, epochs)
+    by_node: dict[str, list[GPUJudgement]] = defaultdict(list)
+    for judgement in judgements:
+        by_node[judgement.node].append(judgement)
+    entries = {node.name: node_check(seen, node, by_node[node.name], epochs, history) for node in nodes}
     entries, marking = mark(entries, seen)
 
     starts: tuple[Start, ...] = ()
@@ -56,7 +60,9 @@ def decide(seen: Observation) -> Plan:
         node_checks=_changes(seen.node_checks, entries),
         status=status,
         start=starts + (_again(seen, slots) if seen.may_run else ()),
-        events=_events(seen, slots, starts, entries),
+        ended=_ended(slots),
+        marking=_marking(seen, entries),
+        begun=_begun(starts),
         judgements=judgements,
         keep_evidence=frozenset(j.evidence for j in judgements if j.verdict is not Verdict.CONSISTENT and j.evidence),
         requeue_seconds=ACTIVE_REQUEUE_SECONDS if slots.busy or starts else IDLE_REQUEUE_SECONDS,
@@ -86,12 +92,15 @@ def _judge(
             accepted_variants=seen.check.spec.accepted_variants,
             baseline=before.accepted,
             baseline_by=before.accepted_by,
-            pinned_per_sweep=seen.check.spec.launches.pinned,
-            all_tried=all(history.tried(node.name, version) for node in nodes),
+            all_tried=all(
+                history.tried(node.name, version) or cannot_visit(node, seen.check.spec.nodes, seen.check.spec.engine)
+                for node in nodes
+            ),
         )
         judgements += result.gpus
         needs += result.needs
-        if (write := baseline_write(key, before, result, launches)) is not None:
+        stated = seen.check.spec.engine.model.digest
+        if (write := baseline_write(key, before, result, launches, stated_weights=stated)) is not None:
             writes.append(write)
     return tuple(judgements), tuple(needs), tuple(writes)
 
@@ -99,16 +108,29 @@ def _judge(
 def _groups(
     seen: Observation, nodes: Sequence[Node], epochs: Mapping[str, str]
 ) -> dict[tuple[str, str, str, str], list[LaunchRecord]]:
-    """Launches that may be compared. A GPU last seen on a node that is gone, replaced or not selected does not vote;
-    one that came back under a new node keeps its history."""
+    """Launches that may be compared.
+
+    A GPU last seen on a node that is gone, replaced or not selected does not vote, nor does one that left its node; one
+    that came back under a new node keeps its history. A GPU is judged in the group of its newest judged launch alone.
+    """
     alive = {(node.name, node.uid) for node in nodes}
+    gone = gone_gpus(seen, nodes)
     current = [launch for launch in seen.launches if launch.gpu and epochs.get(launch.version) == launch.epoch]
-    home = {launch.gpu: (launch.node, launch.node_uid) for launch in current}
+    seated = [launch for launch in current if launch.outcome is not Outcome.GPU_NOT_GIVEN]
+    home = {launch.gpu: launch for launch in seated}
+    place = {(launch.gpu, launch.version): _group(launch) for launch in seated}
+    place |= {(launch.gpu, launch.version): _group(launch) for launch in seated if is_judged(launch)}
     groups: dict[tuple[str, str, str, str], list[LaunchRecord]] = defaultdict(list)
-    for launch in current:
-        if home[launch.gpu] in alive:
-            groups[launch.epoch, launch.version, launch.product, launch.prompt_set_digest].append(launch)
+    for launch in seated:
+        at = home[launch.gpu]
+        here = (at.node, at.node_uid) in alive and (at.node, launch.gpu) not in gone
+        if here and place[launch.gpu, launch.version] == _group(launch):
+            groups[_group(launch)].append(launch)
     return groups
+
+
+def _group(launch: LaunchRecord) -> tuple[str, str, str, str]:
+    return launch.epoch, launch.version, launch.product, launch.prompt_set_digest
 
 
 def _all_slots(slots: SlotState, starts: Sequence[Start]) -> tuple[Slot, ...]:
@@ -130,7 +152,7 @@ def _again(seen: Observation, slots: SlotState) -> tuple[Start, ...]:
             whole_node=bool(slot.gpu),
         )
         for slot in slots.recreate
-        if slot.version not in seen.refusals
+        if Order(slot.node, slot.version, slot.purpose, slot.gpu) not in seen.refusals
     )
 
 
@@ -139,27 +161,33 @@ def _changes(before: Mapping[str, NodeCheck], after: Mapping[str, NodeCheck]) ->
     return changed | {name: None for name in before if name not in after}
 
 
-def _events(
-    seen: Observation, slots: SlotState, starts: Sequence[Start], entries: Mapping[str, NodeCheck]
-) -> tuple[EventNote, ...]:
-    notes = [
+def _begun(starts: Sequence[Start]) -> tuple[EventNote, ...]:
+    return tuple(
         EventNote(
             "Normal",
             Reason.VISIT_STARTED,
             f"{start.slot.purpose.value} visit of node {start.node.name}, version {start.version.name}",
         )
         for start in starts
-    ]
-    notes += [
-        EventNote("Warning", visit.reason, f"visit of node {visit.node}: {visit.message}")
+    )
+
+
+def _ended(slots: SlotState) -> tuple[EventNote, ...]:
+    return tuple(
+        EventNote("Warning", visit.reason, f"visit of node {visit.node}: {visit.message}"[:MAX_MESSAGE])
         for visit in slots.ended
         if visit.reason is not Reason.AS_EXPECTED and visit.reason not in UNCHARGED
-    ]
+    )
+
+
+def _marking(seen: Observation, entries: Mapping[str, NodeCheck]) -> tuple[EventNote, ...]:
+    notes = []
     for name, entry in sorted(entries.items()):
         before = seen.node_checks.get(name)
         was = bool(before and before.marked)
         if entry.marked and not was:
-            notes.append(EventNote("Warning", Reason.NODE_MARKED, f"node {name}: {entry.message}"))
+            notes.append(EventNote("Warning", Reason.NODE_MARKED, f"node {name}: {entry.message}"[:MAX_MESSAGE]))
         elif was and not entry.marked:
-            notes.append(EventNote("Normal", Reason.NODE_UNMARKED, f"node {name}: {entry.reason}: {entry.message}"))
-    return tuple(replace(note, message=note.message[:1000]) for note in notes)
+            words = f"node {name}: {entry.reason}: {entry.message}"[:MAX_MESSAGE]
+            notes.append(EventNote("Normal", Reason.NODE_UNMARKED, words))
+    return tuple(notes)

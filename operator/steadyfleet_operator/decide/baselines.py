@@ -27,7 +27,12 @@ def stored(baselines: Iterable[Baseline], name: str) -> BaselineStatus:
 
 
 def baseline_write(
-    key: BaselineSpec, before: BaselineStatus, judged: GroupJudgement, launches: Sequence[LaunchRecord]
+    key: BaselineSpec,
+    before: BaselineStatus,
+    judged: GroupJudgement,
+    launches: Sequence[LaunchRecord],
+    *,
+    stated_weights: str,
 ) -> BaselineWrite | None:
     """None if the stored object already says so."""
     agreed = judged.reference
@@ -35,7 +40,7 @@ def baseline_write(
         observed_generation=before.observed_generation,
         accepted=agreed.main,
         accepted_by=agreed.by,
-        weights_digest=judged.expected_weights,
+        weights_digest=stated_weights,
         variants=_variants(launches, agreed.digests),
         conditions=before.conditions,
     )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from steadyfleet_contract.report import Outcome
 from steadyfleet_operator.decide.observation import Node, Observation
 from steadyfleet_operator.decide.plan import GPUJudgement
 from steadyfleet_operator.decide.schedule import History
@@ -13,28 +14,74 @@ from steadyfleet_operator.decide.select import cannot_visit
 from steadyfleet_operator.decide.thresholds import EXPIRY_INTERVALS, MAX_LISTED_GPUS, MAX_MESSAGE
 from steadyfleet_operator.decide.times import parse, text
 from steadyfleet_operator.reasons import Reason
-from steadyfleet_operator.resource import ActionMode, Cause, GPUEntry, NodeCheck, Verdict
+from steadyfleet_operator.resource import VERDICT_SEVERITY, ActionMode, Cause, GPUEntry, NodeCheck, Verdict
 
-SEVERITY = {Verdict.CONSISTENT: 0, Verdict.UNKNOWN: 1, Verdict.NOT_COMPARABLE: 2, Verdict.DIVERGENT: 3}
+UNDECIDED = frozenset(
+    {
+        Reason.NOT_YET_JUDGED,
+        Reason.NO_MAJORITY,
+        Reason.TOO_FEW_NODES,
+        Reason.NO_CONTROL,
+        Reason.CONFIRMING,
+        Reason.PIN_DOES_NOT_HOLD,
+    }
+)
+"""Judgements that have not got as far as to say anything of the GPU: a standing Divergent outlives them. All others
+take it back, `FleetMoved` and `DifferenceShared` too: they say that no node is to be blamed."""
+
+
+def with_standing(
+    seen: Observation, nodes: Sequence[Node], judgements: Sequence[GPUJudgement], epochs: Mapping[str, str]
+) -> tuple[GPUJudgement, ...]:
+    """Adds Divergent GPUs that nothing in the store decides any more: the spec was edited, or the store was lost.
+
+    They stand until the same GPU and version is judged anew, or is seen to have left the node; a mark must not vanish
+    because its evidence did. The undecided judgement of such a GPU gives way to it.
+    """
+    spoken = {(said.uuid, said.version) for said in judgements if said.reason not in UNDECIDED}
+    gone = gone_gpus(seen, nodes)
+    standing = {
+        (entry.uuid, entry.version): _as_it_stood(node, entry)
+        for node in nodes
+        if (before := seen.node_checks.get(node.name)) is not None and before.uid == seen.check.uid
+        for entry in before.gpus
+        if entry.verdict is Verdict.DIVERGENT and entry.version in epochs
+        if (entry.uuid, entry.version) not in spoken and (node.name, entry.uuid) not in gone
+    }
+    newest = {(said.uuid, said.version): said.newest for said in judgements}
+    kept = [said for said in judgements if (said.uuid, said.version) not in standing]
+    return (*kept, *(replace(said, newest=newest.get(key)) for key, said in standing.items()))
+
+
+def gone_gpus(seen: Observation, nodes: Sequence[Node]) -> frozenset[tuple[str, str]]:
+    """(node, uuid) of GPUs that a visit looked for among all GPUs of their node, and did not find: they were swapped.
+
+    Against the capacity, not what is allocatable: a GPU that the device plugin calls unhealthy is not given either.
+    """
+    resource = seen.check.spec.nodes.resource_name
+    alive = {(node.name, node.uid): node.capacity.get(resource, 0) for node in nodes}
+    gone: set[tuple[str, str]] = set()
+    for launch in seen.launches:
+        for gpu in launch.gpus:
+            gone.discard((launch.node, gpu))
+        capacity = alive.get((launch.node, launch.node_uid), 0)
+        if launch.outcome is Outcome.GPU_NOT_GIVEN and launch.wanted_gpu and len(launch.gpus) >= capacity > 0:
+            gone.add((launch.node, launch.wanted_gpu))
+    return frozenset(gone)
 
 
 def node_check(
     seen: Observation, node: Node, judgements: Sequence[GPUJudgement], epochs: Mapping[str, str], history: History
 ) -> NodeCheck:
-    """The whole entry, from the stored results alone; what the entry said before counts only where those are gone.
-
-    `judgements` are those of all nodes: a GPU that moved is spoken of where it is now.
-    """
+    """The whole entry; `judgements` are those of GPUs that are on this node now."""
     before = seen.node_checks.get(node.name)
-    mine = [judgement for judgement in judgements if judgement.node == node.name]
-    mine += _standing(seen, node, judgements, before, epochs)
-    tried = [history.last(node.name, version) for version in epochs]
-    visits = [visit for visit in tried if visit is not None]
+    mine = list(judgements)
     for version in epochs:
         if not any(judgement.version == version for judgement in mine):
             mine.append(_nothing(seen, node, version, epochs[version], history))
-    worst = max(mine, key=lambda judgement: (SEVERITY[judgement.verdict], judgement.newest is None))
-    last_visit = max((visit.ended_at for visit in visits), default=None)
+    worst = max(mine, key=lambda judgement: (VERDICT_SEVERITY[judgement.verdict], judgement.newest is None))
+    visits = [history.last_visit_at(node.name, version) for version in epochs]
+    last_visit = max((moment for moment in visits if moment), default=None)
     last_result = max((judgement.newest for judgement in mine if judgement.newest), default=None)
     if worst.verdict is Verdict.CONSISTENT and last_result and _is_old(seen, last_result):
         worst = replace(
@@ -45,7 +92,7 @@ def node_check(
         )
     same = before is not None and before.verdict is worst.verdict and before.uid == seen.check.uid
     entries = [_entry(said) for said in mine if said.verdict is not Verdict.CONSISTENT and said.uuid]
-    entries.sort(key=lambda entry: (-SEVERITY[entry.verdict], entry.uuid, entry.version))
+    entries.sort(key=lambda entry: (-VERDICT_SEVERITY[entry.verdict], entry.uuid, entry.version))
     return NodeCheck(
         namespace=seen.check.namespace,
         name=seen.check.name,
@@ -110,51 +157,21 @@ def _with_marks(entries: Mapping[str, NodeCheck], marked: set[str], *, may_mark:
     }
 
 
-def _standing(
-    seen: Observation,
-    node: Node,
-    judgements: Sequence[GPUJudgement],
-    before: NodeCheck | None,
-    epochs: Mapping[str, str],
-) -> list[GPUJudgement]:
-    """Divergent GPUs that nothing in the store speaks of any more: the spec was edited, or the store was lost.
-
-    They stand until the same GPU and version is judged anew; a mark must not vanish because its evidence did.
-    """
-    if before is None or before.uid != seen.check.uid:
-        return []
-    spoken = {(judgement.uuid, judgement.version) for judgement in judgements if judgement.reason not in UNDECIDED}
-    return [
-        GPUJudgement(
-            uuid=entry.uuid,
-            node=node.name,
-            version=entry.version,
-            epoch=entry.epoch,
-            verdict=Verdict.DIVERGENT,
-            reason=Reason(entry.reason),
-            message=entry.message,
-            cause=entry.cause,
-            since=parse(entry.since),
-            evidence=entry.evidence,
-        )
-        for entry in before.gpus
-        if entry.verdict is Verdict.DIVERGENT and entry.version in epochs and (entry.uuid, entry.version) not in spoken
-    ]
-
-
-UNDECIDED = frozenset(
-    {
-        Reason.NOT_YET_JUDGED,
-        Reason.NO_MAJORITY,
-        Reason.TOO_FEW_NODES,
-        Reason.NO_CONTROL,
-        Reason.CONFIRMING,
-        Reason.PIN_DOES_NOT_HOLD,
-        Reason.FLEET_MOVED,
-        Reason.REPEATS_DIFFER,
-    }
-)
-"""Judgements that say nothing yet, and so take back nothing either."""
+def _as_it_stood(node: Node, entry: GPUEntry) -> GPUJudgement:
+    known = entry.reason in {reason.value for reason in Reason}
+    return GPUJudgement(
+        uuid=entry.uuid,
+        node=node.name,
+        version=entry.version,
+        epoch=entry.epoch,
+        verdict=Verdict.DIVERGENT,
+        # An entry of another version of the operator may have a reason that this one does not know.
+        reason=Reason(entry.reason) if known else Reason.DIFFERS_FROM_BASELINE,
+        message=entry.message,
+        cause=entry.cause,
+        since=parse(entry.since),
+        evidence=entry.evidence,
+    )
 
 
 def _nothing(seen: Observation, node: Node, version: str, epoch: str, history: History) -> GPUJudgement:
@@ -164,8 +181,8 @@ def _nothing(seen: Observation, node: Node, version: str, epoch: str, history: H
         said = last.reason, last.message
     elif why := cannot_visit(node, seen.check.spec.nodes, seen.check.spec.engine):
         said = why
-    elif version in seen.refusals:
-        said = Reason.POD_REFUSED, seen.refusals[version]
+    elif refused := [m for order, m in seen.refusals.items() if (order.node, order.version) == (node.name, version)]:
+        said = Reason.POD_REFUSED, refused[0]
     else:
         said = Reason.NO_RESULT, "no launch of this node has been recorded yet"
     return GPUJudgement("", node.name, version, epoch, Verdict.UNKNOWN, *said)

@@ -77,6 +77,8 @@ class Node:
     deleting: bool = False
     allocatable: Mapping[str, int] = field(default_factory=dict)
     """Extended resources alone (names with a domain, e.g. nvidia.com/gpu), in units."""
+    capacity: Mapping[str, int] = field(default_factory=dict)
+    """The same, with those that the device plugin calls unhealthy."""
     kubelet_version: str = ""
     kernel_version: str = ""
     architecture: str = ""
@@ -232,6 +234,10 @@ class LaunchRecord:
     image: str = ""
     image_id: str = ""
     wanted_gpu: str = ""
+    visit_started_at: datetime | None = None
+    """When the visit's Job was created: what it shows began after that. None in records of an older operator."""
+    asked: int = 0
+    """How many launches its Job asked of the visit; 0 in records of an older operator."""
     full: bool = False
     """The bundle holds the full decode with its arrays."""
 
@@ -269,6 +275,16 @@ class VisitRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Order:
+    """A visit that could be started."""
+
+    node: str
+    version: str
+    purpose: Purpose
+    gpu: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """All that one pass of one check knows. Jobs and Pods come from a fresh LIST, nodes from the fleet's snapshot."""
 
@@ -288,5 +304,5 @@ class Observation:
     """The check's namespace is one that the administrator listed."""
     may_mark: bool = False
     """The check's namespace may mark nodes, and the operator is not on a dry run."""
-    refusals: Mapping[str, str] = field(default_factory=dict)
-    """Version -> what the API server said when a pod of that version was refused on trial."""
+    refusals: Mapping[Order, str] = field(default_factory=dict)
+    """What the API server said of pods that it refused on trial in this pass."""

@@ -36,12 +36,11 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class EventNote:
-    """An Event on the check (or on the node, if `node` is given)."""
+    """An Event on the check."""
 
     type: Literal["Normal", "Warning"]
     reason: Reason
     message: str
-    node: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,12 @@ class Plan:
     """Node -> the entry it shall carry, None to remove it. Only those that change."""
     status: CheckStatus = field(default_factory=CheckStatus)
     start: tuple[Start, ...] = ()
-    events: tuple[EventNote, ...] = ()
+    ended: tuple[EventNote, ...] = ()
+    """True once the visits are recorded."""
+    marking: tuple[EventNote, ...] = ()
+    """True once the entries are written."""
+    begun: tuple[EventNote, ...] = ()
+    """True once the status is written."""
     judgements: tuple[GPUJudgement, ...] = ()
     keep_evidence: frozenset[str] = frozenset()
     """Bundles that an open verdict points at."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from steadyfleet_operator.decide.observation import Node, Observation, VisitRecord
-from steadyfleet_operator.decide.order import probe_spec
+from steadyfleet_operator.decide.observation import Node, Observation, Order, VisitRecord
+from steadyfleet_operator.decide.order import epochs, probe_spec
 from steadyfleet_operator.decide.plan import GPUJudgement, Start
 from steadyfleet_operator.decide.select import cannot_visit
 from steadyfleet_operator.decide.thresholds import MAX_EXTRA_VISITS, RETRY_SECONDS
@@ -23,33 +24,40 @@ class History:
     """What became of earlier visits, per (node, version), within the current epochs and the node's present life."""
 
     def __init__(self, visits: Iterable[VisitRecord], nodes: Mapping[str, Node], epochs: Mapping[str, str]) -> None:
-        self._counted: dict[tuple[str, str], list[VisitRecord]] = {}
+        self._turns: dict[tuple[str, str], list[VisitRecord]] = {}
+        self._extra: dict[tuple[str, str], list[VisitRecord]] = {}
         for visit in visits:
             node = nodes.get(visit.node)
             current = node and node.uid == visit.node_uid and epochs.get(visit.version) == visit.epoch
             if current and visit.reason not in UNCHARGED:
-                self._counted.setdefault((visit.node, visit.version), []).append(visit)
+                kind = self._turns if visit.purpose is Purpose.SWEEP else self._extra
+                kind.setdefault((visit.node, visit.version), []).append(visit)
 
     def tried(self, node: str, version: str) -> bool:
-        return (node, version) in self._counted
+        return (node, version) in self._turns
 
     def last(self, node: str, version: str) -> VisitRecord | None:
-        visits = self._counted.get((node, version))
-        return visits[-1] if visits else None
+        """The node's newest turn; confirming and control visits are other GPUs' business, and no turn."""
+        turns = self._turns.get((node, version))
+        return turns[-1] if turns else None
+
+    def last_visit_at(self, node: str, version: str) -> datetime | None:
+        visits = [*self._turns.get((node, version), [])[-1:], *self._extra.get((node, version), [])[-1:]]
+        return max((visit.ended_at for visit in visits), default=None)
 
     def failures(self, node: str, version: str) -> int:
-        """Visits without a result since the last one with one."""
-        count = 0
-        for visit in reversed(self._counted.get((node, version), [])):
-            if visit.reason is Reason.AS_EXPECTED:
-                break
-            count += 1
-        return count
+        """Turns without a result since the last one with one."""
+        return _failures(self._turns.get((node, version), []))
 
     def extra_since(self, node: str, version: str, since: datetime) -> int:
         """Visits that were not the node's turn."""
-        visits = self._counted.get((node, version), [])
-        return sum(visit.purpose is not Purpose.SWEEP and visit.ended_at > since for visit in visits)
+        return sum(visit.ended_at > since for visit in self._extra.get((node, version), []))
+
+    def extra_not_before(self, node: str, version: str) -> datetime | None:
+        """A confirmation that keeps failing must not spin."""
+        visits = self._extra.get((node, version), [])
+        failures = _failures(visits)
+        return visits[-1].ended_at + _wait(failures) if failures else None
 
     def due_at(self, node: str, version: str, interval_seconds: int, run_at: datetime | None) -> datetime | None:
         """None: never tried, so at once. A sweep by hand (`run_at`) makes everything due that was visited before it."""
@@ -58,9 +66,22 @@ class History:
             return None
         if run_at is not None and last.started_at < run_at:
             return run_at
+        interval = timedelta(seconds=interval_seconds)
         failures = self.failures(node, version)
-        wait = min(interval_seconds, RETRY_SECONDS * 2 ** min(failures - 1, 20)) if failures else interval_seconds
-        return last.ended_at + timedelta(seconds=wait)
+        return last.ended_at + (min(interval, _wait(failures)) if failures else interval)
+
+
+def _failures(visits: Sequence[VisitRecord]) -> int:
+    count = 0
+    for visit in reversed(visits):
+        if visit.reason is Reason.AS_EXPECTED:
+            break
+        count += 1
+    return count
+
+
+def _wait(failures: int) -> timedelta:
+    return timedelta(seconds=RETRY_SECONDS * 2 ** min(failures - 1, 20))
 
 
 def choose(
@@ -78,9 +99,11 @@ def choose(
     wanted.add_needs(needs, busy)
     wanted.add_turns(judgements)
     starts = []
-    for slot, (node, version, purpose, gpu) in zip(free, wanted.orders, strict=False):
-        order = next(v for v in seen.check.spec.versions if v.name == version)
-        probe = probe_spec(seen.check, order, purpose=purpose, gpu=gpu)
+    versions = {version.name: version for version in seen.check.spec.versions}
+    present = {node.name: node for node in nodes}
+    for slot, order in zip(free, wanted.orders, strict=False):
+        node = present[order.node]
+        probe = probe_spec(seen.check, versions[order.version], purpose=order.purpose, gpu=order.gpu)
         # A counter never goes back, even if the status was lost: (slot, attempt) names a visit for ever.
         attempt = max([slot.attempt, *(visit.attempt for visit in seen.visits if visit.slot == slot.slot)]) + 1
         raised = Slot(
@@ -88,13 +111,13 @@ def choose(
             attempt=attempt,
             node=node.name,
             node_uid=node.uid,
-            version=version,
-            purpose=purpose,
-            gpu=gpu,
+            version=order.version,
+            purpose=order.purpose,
+            gpu=order.gpu,
             epoch=probe.epoch,
             started_at=text(seen.now),
         )
-        starts.append(Start(slot=raised, node=node, version=order, probe=probe, whole_node=bool(gpu)))
+        starts.append(Start(raised, node, versions[order.version], probe, whole_node=bool(order.gpu)))
     return tuple(starts)
 
 
@@ -103,59 +126,77 @@ class _Wanted:
 
     def __init__(self, seen: Observation, nodes: Sequence[Node], taken: set[str], history: History) -> None:
         self.seen = seen
-        self.orders: list[tuple[Node, str, Purpose, str]] = []
+        self.orders: list[Order] = []
         self._history = history
         self._open = {
-            node.name: node
+            node.name
             for node in nodes
             if node.name not in taken and cannot_visit(node, seen.check.spec.nodes, seen.check.spec.engine) is None
         }
-        self._refused = set(seen.refusals)
+        self._interval = timedelta(seconds=seen.check.spec.schedule.interval_seconds)
 
     def add_needs(self, needs: Sequence[Need], busy: Sequence[Slot]) -> None:
         """One visit of a kind at a time serves every suspect of a version: a control controls them all."""
         for need in sorted(needs, key=lambda need: need.purpose is not Purpose.CONFIRM):
-            on_its_way = [(slot.version, slot.purpose, slot.gpu) for slot in busy] + [
-                (version, purpose, gpu) for _, version, purpose, gpu in self.orders
-            ]
-            if need.purpose is Purpose.CONTROL and any(o[:2] == (need.version, Purpose.CONTROL) for o in on_its_way):
+            on_its_way = {(slot.version, slot.purpose) for slot in busy}
+            on_its_way |= {(order.version, order.purpose) for order in self.orders}
+            if need.purpose is Purpose.CONTROL and (need.version, Purpose.CONTROL) in on_its_way:
                 continue
             for node, gpu in need.gpus:
-                if self._spent(node, need.version):
-                    continue
-                if self._add(node, need.version, need.purpose, gpu, not_before=self._back_off(node, need.version)):
+                if self._may_have_extra(node, need.version) and self._add(Order(node, need.version, need.purpose, gpu)):
                     break
 
     def add_turns(self, judgements: Sequence[GPUJudgement]) -> None:
-        """Never tried first, then the longest waiting. A node with a GPU that is not cleared must meet it again."""
+        """Never tried first, in an order of their own for each epoch, since the first ones vote: by name they would be
+        one rack. Then the longest waiting. A node with a GPU that is not cleared meets it again."""
         interval = self.seen.check.spec.schedule.interval_seconds
         turns = []
-        for version in self.seen.check.spec.versions:
+        for version, epoch in epochs(self.seen.check).items():
             for name in self._open:
-                due = self._history.due_at(name, version.name, interval, self.seen.check.run_at)
+                due = self._history.due_at(name, version, interval, self.seen.check.run_at)
                 if due is None or due <= self.seen.now:
-                    turns.append((due is not None, due or self.seen.now, name, version.name))
-        suspects: dict[tuple[str, str], str] = {}
-        for judgement in judgements:
-            if judgement.verdict is Verdict.DIVERGENT or judgement.reason in (Reason.CONFIRMING, Reason.NOT_CONFIRMED):
-                suspects.setdefault((judgement.node, judgement.version), judgement.uuid)
-        for _, _, name, version_name in sorted(turns):
-            self._add(name, version_name, Purpose.SWEEP, suspects.get((name, version_name), ""), not_before=None)
+                    turns.append((due is not None, due or self.seen.now, _drawn(epoch, name), name, version))
+        wanted = _to_be_met(judgements)
+        for _, _, _, name, version in sorted(turns):
+            last = self._history.last(name, version)
+            # Every other turn meets any GPU: over the open one the node's others must not go unseen.
+            gpu = "" if last is not None and last.gpu else wanted.get((name, version), "")
+            self._add(Order(name, version, Purpose.SWEEP, gpu))
 
-    def _add(self, node: str, version: str, purpose: Purpose, gpu: str, *, not_before: datetime | None) -> bool:
-        if node not in self._open or version in self._refused or (not_before and not_before > self.seen.now):
+    def _add(self, order: Order) -> bool:
+        if order.node not in self._open or order in self.seen.refusals:
             return False
-        self.orders.append((self._open.pop(node), version, purpose, gpu))
+        self._open.remove(order.node)
+        self.orders.append(order)
         return True
 
-    def _spent(self, node: str, version: str) -> bool:
-        interval = timedelta(seconds=self.seen.check.spec.schedule.interval_seconds)
-        return self._history.extra_since(node, version, self.seen.now - interval) >= MAX_EXTRA_VISITS
+    def _may_have_extra(self, node: str, version: str) -> bool:
+        not_before = self._history.extra_not_before(node, version)
+        spent = self._history.extra_since(node, version, self.seen.now - self._interval)
+        return spent < MAX_EXTRA_VISITS and (not_before is None or not_before <= self.seen.now)
 
-    def _back_off(self, node: str, version: str) -> datetime | None:
-        """A confirmation that keeps failing must not spin."""
-        failures = self._history.failures(node, version)
-        last = self._history.last(node, version)
-        if not failures or last is None:
-            return None
-        return last.ended_at + timedelta(seconds=RETRY_SECONDS * 2 ** min(failures - 1, 10))
+
+MEET_AGAIN = frozenset(
+    {
+        Reason.CONFIRMING,
+        Reason.NOT_CONFIRMED,
+        Reason.SURROUNDINGS_DIFFER,
+        Reason.CONTROL_DISAGREES,
+        Reason.NO_CONTROL,
+        Reason.DIFFERENCE_SHARED,
+    }
+)
+"""Why a GPU that is not Divergent must be met again too: only a clean visit of that very GPU ends it."""
+
+
+def _to_be_met(judgements: Sequence[GPUJudgement]) -> dict[tuple[str, str], str]:
+    """(node, version) -> the GPU to meet: of several the one that was not measured for the longest time."""
+    open_ones = [j for j in judgements if j.uuid and (j.verdict is Verdict.DIVERGENT or j.reason in MEET_AGAIN)]
+    wanted: dict[tuple[str, str], str] = {}
+    for judgement in sorted(open_ones, key=lambda j: (j.newest is not None, text(j.newest), j.uuid)):
+        wanted.setdefault((judgement.node, judgement.version), judgement.uuid)
+    return wanted
+
+
+def _drawn(epoch: str, node: str) -> str:
+    return hashlib.sha256(f"{epoch}/{node}".encode()).hexdigest()

@@ -52,7 +52,7 @@ def status(
         stale=sum(is_stale(entry, now=seen.now, interval_seconds=interval) for entry in entries.values()),
     )
     told: dict[str, Told] = {
-        "Ready": _ready(seen, entries, epochs, history),
+        "Ready": _ready(seen, entries, epochs, history, slots),
         "Consistent": _consistent(fleet, entries),
         "MarkingAllowed": ("True" if marking[0] is Reason.MARKING_ALLOWED else "False", *marking),
     }
@@ -66,7 +66,13 @@ def status(
     )
 
 
-def _ready(seen: Observation, entries: Mapping[str, NodeCheck], epochs: Mapping[str, str], history: History) -> Told:
+def _ready(
+    seen: Observation,
+    entries: Mapping[str, NodeCheck],
+    epochs: Mapping[str, str],
+    history: History,
+    slots: Sequence[Slot],
+) -> Told:
     if not seen.may_run:
         return (
             "False",
@@ -78,8 +84,14 @@ def _ready(seen: Observation, entries: Mapping[str, NodeCheck], epochs: Mapping[
         return "False", Reason.SUSPENDED, seen.check.spec.suspend_reason or "spec.suspend is true"
     if not entries:
         return "False", Reason.NO_NODES_SELECTED, "spec.nodes.selector matches no node (excluded ones do not count)"
-    for version, message in sorted(seen.refusals.items()):
-        return "False", Reason.POD_REFUSED, f"the API server refuses the probe pod of version {version}: {message}"
+    at_work = {slot.version for slot in slots if slot.node}
+    for order, message in sorted(seen.refusals.items(), key=lambda refused: (refused[0].version, refused[0].node)):
+        if order.version not in at_work:
+            return (
+                "False",
+                Reason.POD_REFUSED,
+                f"the API server refuses the probe pod of version {order.version}: {message}",
+            )
     failing = [
         last
         for version in epochs

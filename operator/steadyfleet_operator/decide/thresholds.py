@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 MIN_VOTERS = 3
 """Fewer nodes than this can't outvote a bad one: without an accepted variant they are NotComparable."""
+
+FIRST_VOTE_SHARE = Fraction(3, 4)
+"""More than this is asked of a vote while nodes are still to be tried; more than half when all were."""
+
+UNREPEATABLE_SHARE = Fraction(1, 20)
+"""More nodes than this (and two) whose repeats differ make it the version's doing."""
+
+TWINS_LOOKED_AT = 64
+"""Consistent GPUs whose surroundings are compared with a suspect's. If none of them is a twin, nobody is accused."""
 
 FIRST_VOTE_NODES = 20
 """A first baseline waits until this many nodes were measured, or all selected ones were tried."""

@@ -10,5 +10,8 @@ def text(moment: datetime | None) -> str:
 
 
 def parse(written: str) -> datetime | None:
-    """None for an empty string."""
-    return datetime.fromisoformat(written) if written else None
+    """None for an empty string, and for what is no time (somebody edited it)."""
+    try:
+        return datetime.fromisoformat(written) if written else None
+    except ValueError:
+        return None

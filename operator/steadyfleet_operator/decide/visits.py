@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -17,10 +18,11 @@ from steadyfleet_operator.decide.observation import (
     PodPhase,
     VisitRecord,
 )
+from steadyfleet_operator.decide.select import selected
 from steadyfleet_operator.decide.thresholds import DEADLINE_MARGIN_SECONDS, LOST_JOB_SECONDS, MAX_MESSAGE
 from steadyfleet_operator.decide.times import parse
 from steadyfleet_operator.reasons import Reason
-from steadyfleet_operator.resource import Slot
+from steadyfleet_operator.resource import LABEL_EXCLUDE, Slot
 
 PULL_REASONS = frozenset(
     {
@@ -65,6 +67,9 @@ def slot_state(seen: Observation, epochs: Mapping[str, str]) -> SlotState:
     pods = {pod.job_uid: pod for pod in sorted(seen.pods, key=lambda pod: pod.created)}
     nodes = {node.name: node for node in seen.nodes}
     recorded = {(visit.slot, visit.attempt) for visit in seen.visits}
+    launches: dict[tuple[int, int], list[LaunchRecord]] = defaultdict(list)
+    for launch in seen.launches:
+        launches[launch.slot, launch.attempt].append(launch)
     stored = {slot.slot: slot for slot in seen.check.status.slots}
     for number in sorted(stored.keys() | jobs.keys() | set(range(seen.check.spec.schedule.max_concurrent))):
         slot = stored.get(number, Slot(slot=number, attempt=0))
@@ -72,7 +77,11 @@ def slot_state(seen: Observation, epochs: Mapping[str, str]) -> SlotState:
         if job is not None and job.check_uid == seen.check.uid and job.attempt > slot.attempt:
             # Its guarded write was lost with the status (the check was restored from a backup, say): never reuse it.
             slot = _slot_of(job)
-        _one_slot(draft, seen, epochs, slot, job, pods.get(job.uid) if job else None, nodes, recorded)
+        pod = pods.get(job.uid) if job else None
+        made = launches.get((slot.slot, slot.attempt), [])
+        if (slot.slot, slot.attempt) in recorded:
+            slot = Slot(slot=slot.slot, attempt=slot.attempt)
+        _one_slot(draft, seen, epochs, slot, job, pod, nodes, made)
     return SlotState(
         busy=tuple(draft.busy),
         recreate=tuple(draft.recreate),
@@ -90,45 +99,53 @@ def _one_slot(
     job: Job | None,
     pod: Pod | None,
     nodes: Mapping[str, Node],
-    recorded: set[tuple[int, int]],
+    launches: list[LaunchRecord],
 ) -> None:
-    done = (slot.slot, slot.attempt) in recorded
     if job is not None and (job.check_uid != seen.check.uid or job.attempt < slot.attempt):
         # A leftover of the attempt before, or of a deleted check of this name: the Job's name is in the way.
         draft.delete.extend([] if job.deleting else [job])
         draft.busy.append(slot)
-    elif done or not slot.node:
-        if job is None:
-            draft.free.append(Slot(slot=slot.slot, attempt=slot.attempt))
-        else:
-            draft.delete.extend([] if job.deleting else [job])
-            draft.busy.append(slot)
-    elif end := _end(seen, epochs, slot, job, pod, nodes.get(slot.node)):
+    elif not slot.node:
+        _release(draft, slot, job)
+    elif end := _end(seen, epochs, slot, job, pod, nodes.get(slot.node), launches):
         reason, message = end
-        launches = [launch for launch in seen.launches if (launch.slot, launch.attempt) == (slot.slot, slot.attempt)]
         draft.ended.append(_record(seen, slot, pod, reason, message, launches))
-        if job is None:
-            draft.free.append(Slot(slot=slot.slot, attempt=slot.attempt))
-        else:
-            draft.delete.extend([] if job.deleting else [job])
-            draft.busy.append(slot)
+        _release(draft, slot, job)
     else:
         draft.busy.append(slot)
         if job is None:
             draft.recreate.append(slot)
 
 
+def _release(draft: _Draft, slot: Slot, job: Job | None) -> None:
+    """The slot is free once nothing has its Job's name any more."""
+    if job is None:
+        draft.free.append(Slot(slot=slot.slot, attempt=slot.attempt))
+    else:
+        draft.delete.extend([] if job.deleting else [job])
+        draft.busy.append(slot)
+
+
 def _end(
-    seen: Observation, epochs: Mapping[str, str], slot: Slot, job: Job | None, pod: Pod | None, node: Node | None
+    seen: Observation,
+    epochs: Mapping[str, str],
+    slot: Slot,
+    job: Job | None,
+    pod: Pod | None,
+    node: Node | None,
+    launches: list[LaunchRecord],
 ) -> tuple[Reason, str] | None:
     """Why the visit is over, or None while it goes on. The first reason that holds."""
-    launches = [launch for launch in seen.launches if (launch.slot, launch.attempt) == (slot.slot, slot.attempt)]
     if node is None or node.uid != slot.node_uid:
         return Reason.NODE_GONE, f"node {slot.node} was deleted or replaced during the visit"
+    if node.labels.get(LABEL_EXCLUDE) == "true":
+        return Reason.SUPERSEDED, f"node {slot.node} was excluded during the visit ({LABEL_EXCLUDE})"
     if epochs.get(slot.version) != slot.epoch:
         return Reason.SUPERSEDED, "the check was edited during the visit; its results would not be comparable"
     if slot.slot >= seen.check.spec.schedule.max_concurrent:
         return Reason.SUPERSEDED, "schedule.maxConcurrent was lowered during the visit"
+    if not selected([node], seen.check.spec.nodes):
+        return Reason.SUPERSEDED, f"node {slot.node} was excluded or deselected during the visit"
     if seen.check.spec.suspend:
         return Reason.SUSPENDED, "the check was suspended during the visit"
     if job is None:
@@ -137,19 +154,27 @@ def _end(
             return Reason.REPORT_LOST, "the probe Job vanished before its end was seen"
         return None
     if job.deleting:
-        return _with_launches(launches) or (Reason.REPORT_LOST, "the probe Job was deleted by somebody else")
+        return _with_launches(launches) or (
+            Reason.REPORT_LOST,
+            "the probe Job was deleted by somebody else" + _so_far(launches),
+        )
     if job.end is not JobEnd.NONE or (pod and pod.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED)):
         return _finished(launches, job, pod)
     return _overdue(seen, job, pod)
 
 
 def _finished(launches: list[LaunchRecord], job: Job, pod: Pod | None) -> tuple[Reason, str]:
+    if whole := _with_launches(launches):
+        return whole
+    reason, message = _without_launches(job, pod)
+    return reason, message + _so_far(launches)
+
+
+def _without_launches(job: Job, pod: Pod | None) -> tuple[Reason, str]:
     if pod and pod.disrupted:
         return Reason.PREEMPTED, f"the probe yielded: {pod.disrupted}: {pod.disrupted_message}"
     if job.end_reason == "PodFailurePolicy":
         return Reason.PREEMPTED, f"the probe yielded: {job.end_message}"
-    if reported := _with_launches(launches):
-        return reported
     if pod is None:
         return Reason.POD_FAILED, f"the probe Job ended without a pod: {job.end_reason}: {job.end_message}"
     if pod.failed_reason == "DeadlineExceeded" or job.end_reason == "DeadlineExceeded":
@@ -167,13 +192,18 @@ def _finished(launches: list[LaunchRecord], job: Job, pod: Pod | None) -> tuple[
 
 
 def _with_launches(launches: list[LaunchRecord]) -> tuple[Reason, str] | None:
-    """What the launches themselves say, if any came in: the first that failed names the reason."""
-    if not launches:
+    """What the launches themselves say, if all that were asked for came in: the first that failed names the reason."""
+    reported = {launch.launch for launch in launches}
+    if not launches or len(reported) < launches[0].asked:
         return None
     for launch in launches:
         if launch.outcome is not Outcome.COMPLETED:
             return Reason(launch.outcome.value), f"launch {launch.launch}: {launch.message}"
-    return Reason.AS_EXPECTED, f"{len(launches)} launches reported"
+    return Reason.AS_EXPECTED, f"{len(reported)} launches reported"
+
+
+def _so_far(launches: list[LaunchRecord]) -> str:
+    return f" ({len(launches)} of {launches[0].asked} launches reported)" if launches else ""
 
 
 def _overdue(seen: Observation, job: Job, pod: Pod | None) -> tuple[Reason, str] | None:

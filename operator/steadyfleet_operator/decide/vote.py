@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Literal
 
 from steadyfleet_operator.decide.observation import LaunchRecord
-from steadyfleet_operator.decide.thresholds import FIRST_VOTE_NODES, MIN_VOTERS
+from steadyfleet_operator.decide.thresholds import FIRST_VOTE_NODES, FIRST_VOTE_SHARE, MIN_VOTERS
 from steadyfleet_operator.reasons import Reason
 
 
@@ -17,13 +18,11 @@ class Reference:
     """`digests` is empty while nothing is agreed; `reason` and `message` then say why."""
 
     digests: frozenset[str] = frozenset()
+    main: str = ""
+    """The one that is named and stored: the voted one before those that the spec adds."""
     by: Literal["", "Majority", "Spec"] = ""
     reason: Reason = Reason.MATCHES_BASELINE
     message: str = ""
-
-    @property
-    def main(self) -> str:
-        return min(self.digests, default="")
 
 
 def newest_per_gpu(launches: Iterable[LaunchRecord]) -> dict[str, LaunchRecord]:
@@ -58,10 +57,11 @@ def reference(
 ) -> Reference:
     """`wrong_weights` names the nodes known to read other weights: they count as voters, but their vote for nobody."""
     seen = {launch.digest for launch in launches}
-    if accepted := seen & set(accepted_variants):
-        return Reference(frozenset(accepted), "Spec")
+    accepted = frozenset(seen & set(accepted_variants))
     if baseline and baseline_by == "Majority":
-        return Reference(frozenset({baseline}), "Majority")
+        return Reference(accepted | {baseline}, baseline, "Majority")
+    if accepted:
+        return Reference(accepted, min(accepted), "Spec")
     measured = {launch.node for launch in launches}
     if not all_tried and len(measured) < FIRST_VOTE_NODES:
         return Reference(
@@ -76,23 +76,13 @@ def reference(
         )
     votes = Counter(digest for node, digest in node_votes(launches).items() if node not in wrong_weights)
     winner, count = votes.most_common(1)[0] if votes else ("", 0)
-    if 2 * count > len(measured) and count >= 2:
-        return Reference(frozenset({winner}), "Majority")
+    needed = Fraction(1, 2) if all_tried else FIRST_VOTE_SHARE
+    if count > needed * len(measured) and count >= 2:
+        return Reference(frozenset({winner}), winner, "Majority")
     largest = sorted(votes.items(), key=lambda camp: (-camp[1], camp[0]))[:4]
     camps = ", ".join(f"{digest[:19]} on {number}" for digest, number in largest)
     return Reference(
         reason=Reason.NO_MAJORITY,
-        message=f"no launch digest has more than half of {len(measured)} nodes ({camps}); "
+        message=f"no launch digest has more than {needed} of {len(measured)} nodes ({camps}); "
         "list the right one in spec.acceptedVariants",
     )
-
-
-def expected_weights(launches: Iterable[LaunchRecord], stated: str) -> str:
-    """The digest that the spec states, else what more than half of at least three nodes read, else empty."""
-    if stated:
-        return stated
-    by_node = {launch.node: launch.weights_digest for launch in launches if launch.weights_digest}
-    if len(by_node) < MIN_VOTERS:
-        return ""
-    winner, count = Counter(by_node.values()).most_common(1)[0]
-    return winner if 2 * count > len(by_node) else ""

@@ -122,9 +122,11 @@ def _check_complete(report: Report, asked: ProbeSpec) -> None:
         raise _invalid("promptSetDigest", "must be set when the outcome is Completed")
     if not report.gpus:
         raise _invalid("gpus", "must name the GPU that was used when the outcome is Completed")
-    if asked.wanted_gpu and [gpu.uuid for gpu in report.gpus] != [asked.wanted_gpu]:
-        used = ", ".join(gpu.uuid for gpu in report.gpus)
-        raise _not_asked("gpus", f"{used}, but the Job asked for {asked.wanted_gpu}")
+    uuids = [gpu.uuid for gpu in report.gpus]
+    if asked.wanted_gpu and (uuids[0] != asked.wanted_gpu or len(uuids) != asked.gpus_per_probe):
+        raise _not_asked(
+            "gpus", f"{', '.join(uuids)}, but the Job asked for {asked.gpus_per_probe}, {asked.wanted_gpu} first"
+        )
 
 
 def _invalid(field: str, message: str) -> Exception:

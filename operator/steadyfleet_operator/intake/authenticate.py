@@ -1,15 +1,17 @@
 """From a request's bearer token to the probe pod that sent it: which check, node and visit, and what was asked of it.
 
 Trust ends where the API server's does: whoever may create tokens, edit pods or create Jobs in a namespace can forge
-what comes from it. That is why marks count from listed namespaces alone.
+what comes from it, for the checks of that namespace and no other. That is why marks count from listed namespaces alone.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from datetime import datetime
 
 from steadyfleet_contract.spec import ProbeSpec
 from steadyfleet_operator.errors import KubernetesError
@@ -21,6 +23,12 @@ CACHE_SECONDS = 5.0
 """A launch sends a query and a report within seconds; a token that was revoked is taken no longer than this."""
 
 CACHE_LIMIT = 4096
+
+REVIEWS_AT_ONCE = 8
+"""Strangers can ask as often as they like; the API server is asked by no more than these at a time."""
+
+MAX_TOKEN_CHARACTERS = 8192
+"""A bound service account token has about 1500."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +48,28 @@ class Sender:
     image: str
     image_id: str
     asked: ProbeSpec
+    visit_started_at: datetime
+    """Creation of the Job, by the API server's clock."""
 
 
 class Authenticator:
+    """`namespaces`: those whose checks are run. No probe is anywhere else, nor are there rights to look for one."""
+
     def __init__(
-        self, probes: Probes, *, cache_seconds: float = CACHE_SECONDS, clock: Callable[[], float] = time.monotonic
+        self,
+        probes: Probes,
+        *,
+        namespaces: Collection[str],
+        cache_seconds: float = CACHE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._probes = probes
+        self._namespaces = frozenset(namespaces)
         self._cache_seconds = cache_seconds
         self._clock = clock
         self._reviews: dict[bytes, tuple[float, TokenIdentity | TokenRefused]] = {}
+        self._reviewing = asyncio.Semaphore(REVIEWS_AT_ONCE)
+        self._checks: dict[tuple[str, str], tuple[float, str]] = {}
 
     async def sender(self, authorization: str) -> Sender:
         """`authorization` is the header's value. Raises ReportRefused."""
@@ -57,6 +77,8 @@ class Authenticator:
         token = token.strip()
         if scheme.lower() != "bearer" or not token:
             raise refused(ReportResult.NO_TOKEN, "the request carries no bearer token", field="Authorization")
+        if len(token) > MAX_TOKEN_CHARACTERS:
+            raise refused(ReportResult.TOKEN_REFUSED, "the token is too long to be one", field="Authorization")
         try:
             identity = await self._review(token)
             if isinstance(identity, TokenRefused):
@@ -75,7 +97,8 @@ class Authenticator:
         expires, known = self._reviews.get(key, (0.0, None))
         if known is not None and now < expires:
             return known
-        found = await self._probes.review(token)
+        async with self._reviewing:
+            found = await self._probes.review(token)
         if len(self._reviews) >= CACHE_LIMIT:
             self._reviews = {key: entry for key, entry in self._reviews.items() if now < entry[0]}
             if len(self._reviews) >= CACHE_LIMIT:
@@ -83,9 +106,22 @@ class Authenticator:
         self._reviews[key] = (now + self._cache_seconds, found)
         return found
 
+    async def _check_uid(self, namespace: str, name: str) -> str:
+        """Empty if there is no such check."""
+        now = self._clock()
+        expires, uid = self._checks.get((namespace, name), (0.0, ""))
+        if now >= expires:
+            uid = await self._probes.check_uid(namespace, name)
+            if len(self._checks) >= CACHE_LIMIT:
+                self._checks.clear()
+            self._checks[namespace, name] = (now + self._cache_seconds, uid)
+        return uid
+
     async def _find(self, identity: TokenIdentity) -> Sender:
         if not identity.pod_uid:
             raise refused(ReportResult.TOKEN_WITHOUT_POD, "the token is bound to no pod", field="Authorization")
+        if identity.namespace not in self._namespaces:
+            raise refused(ReportResult.NOT_A_PROBE, f"no checks are run in namespace {identity.namespace}")
         pod = await self._probes.pod(identity.namespace, identity.pod_name)
         if pod is None or pod.uid != identity.pod_uid:
             raise refused(ReportResult.POD_GONE, f"pod {identity.namespace}/{identity.pod_name} is gone")
@@ -97,6 +133,11 @@ class Authenticator:
             raise refused(ReportResult.JOB_GONE, f"the visit of pod {pod.namespace}/{pod.name} is over, its Job gone")
         if probe.job.check_uid != pod.check_uid:
             raise refused(ReportResult.NOT_A_PROBE, f"pod {pod.namespace}/{pod.name} and its Job name two checks")
+        # By its labels alone a Job could speak for a check of any other namespace.
+        if await self._check_uid(pod.namespace, probe.check) != probe.job.check_uid:
+            raise refused(
+                ReportResult.NOT_A_PROBE, f"check {pod.namespace}/{probe.check} is not the one that the Job names"
+            )
         if not pod.image or pod.image != probe.image_asked:
             runs = pod.image or "no engine container"
             raise refused(ReportResult.IMAGE_CHANGED, f"the pod runs {runs}, the Job asked for {probe.image_asked}")
@@ -121,4 +162,5 @@ class Authenticator:
             image=pod.image,
             image_id=pod.image_id,
             asked=probe.probe,
+            visit_started_at=probe.job.created,
         )

@@ -1,23 +1,19 @@
-"""One bundle of the evidence store: a gzip file of two lines of JSON.
+"""One bundle of the evidence store, in the format of `steadyfleet_contract.evidence`.
 
-    line 1   what the operator knows of the launch (or of the visit), with a summary of the report
-    line 2   the report itself, every array as it came (launches only)
-
-Line 1 is all that a restart reads into memory; line 2 is what a verdict can be recomputed from, offline.
+Line 1 (the operator's record) is all that a restart reads into memory; line 2 (the report) is what a verdict can be
+recomputed from, offline.
 """
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import json
-import zlib
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from steadyfleet_contract import evidence as bundles
 from steadyfleet_contract.report import PassName, Report
 from steadyfleet_operator.decide.observation import LaunchRecord, VisitRecord
 from steadyfleet_operator.errors import EvidenceError
@@ -27,9 +23,6 @@ R = TypeVar("R", LaunchRecord, VisitRecord)
 
 _LAUNCHES = TypeAdapter(LaunchRecord)
 _VISITS = TypeAdapter(VisitRecord)
-
-COMPRESSION = 6
-"""Packed logprobs hardly shrink; the rest does at any level."""
 
 
 def launch_record(sender: Sender, report: Report, *, evidence: str, received_at: datetime) -> LaunchRecord:
@@ -65,6 +58,8 @@ def launch_record(sender: Sender, report: Report, *, evidence: str, received_at:
         image=sender.image,
         image_id=sender.image_id,
         wanted_gpu=sender.asked.wanted_gpu,
+        visit_started_at=sender.visit_started_at,
+        asked=len(sender.asked.launches),
         full=any(result.name is PassName.FULL_DECODE for result in report.passes),
     )
 
@@ -76,11 +71,11 @@ def content_hash(report: Report) -> str:
 
 def pack_launch(record: LaunchRecord, report: Report, *, content: str) -> bytes:
     head = {"content": content, "launch": _LAUNCHES.dump_python(record, mode="json")}
-    return _pack(head, report.model_dump_json(by_alias=True).encode())
+    return bundles.pack(head, report.model_dump_json(by_alias=True).encode())
 
 
 def pack_visit(record: VisitRecord) -> bytes:
-    return _pack({"visit": _VISITS.dump_python(record, mode="json")}, b"")
+    return bundles.pack({"visit": _VISITS.dump_python(record, mode="json")})
 
 
 def unpack_launch(data: bytes) -> tuple[LaunchRecord, str]:
@@ -104,30 +99,13 @@ def unpack_visit(data: bytes) -> VisitRecord:
 def unpack_report(data: bytes) -> Report:
     """Line 2, for whoever recomputes a verdict. Raises EvidenceError."""
     try:
-        return Report.model_validate_json(_lines(data)[1])
-    except (IndexError, ValidationError) as error:
-        raise EvidenceError(f"no report: {error}") from error
-
-
-def _pack(head: Mapping[str, Any], body: bytes) -> bytes:
-    line = json.dumps(head, separators=(",", ":"), ensure_ascii=True).encode()
-    # mtime 0: equal content makes an equal file.
-    return gzip.compress(line + b"\n" + body + (b"\n" if body else b""), compresslevel=COMPRESSION, mtime=0)
-
-
-def _lines(data: bytes) -> list[bytes]:
-    """The checksum at the end of a gzip file also tells a half-written one."""
-    try:
-        return gzip.decompress(data).split(b"\n")
-    except (OSError, EOFError, zlib.error) as error:
-        raise EvidenceError(f"not a whole gzip file: {error}") from error
+        return bundles.report(data)
+    except bundles.BundleInvalid as error:
+        raise EvidenceError(str(error)) from error
 
 
 def _head(data: bytes) -> Mapping[str, Any]:
     try:
-        head = json.loads(_lines(data)[0])
-    except ValueError as error:
-        raise EvidenceError(f"line 1 is not JSON: {error}") from error
-    if not isinstance(head, dict):
-        raise EvidenceError("line 1 is not an object")
-    return head
+        return bundles.head(data)
+    except bundles.BundleInvalid as error:
+        raise EvidenceError(str(error)) from error

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from weakref import WeakValueDictionary
 
 from aiohttp import web
 
@@ -22,7 +23,7 @@ from steadyfleet_operator.errors import EvidenceError, ReportRefused
 from steadyfleet_operator.intake.accept import accept_query, accept_report
 from steadyfleet_operator.intake.answers import ReportResult, refused
 from steadyfleet_operator.intake.authenticate import Authenticator
-from steadyfleet_operator.intake.body import read_body
+from steadyfleet_operator.intake.body import MAX_QUERY_BYTES, read_body
 from steadyfleet_operator.intake.store import EvidenceStore
 from steadyfleet_operator.kube.pki import Authority
 from steadyfleet_operator.kube.probes import Probes
@@ -34,7 +35,11 @@ RETRY_AFTER_SECONDS = 5
 SHUTDOWN_SECONDS = 5.0
 
 BODIES_AT_ONCE = 16
-"""Bodies read and parsed at a time: each may hold a few times the size limit."""
+"""Bodies parsed at a time: each may take a few times the size limit. A body that is still read takes no place, or a
+few slow senders would hold up all others."""
+
+BODIES_OF_A_POD = 2
+"""A probe sends one after the other; the second is for one that lost its connection and comes again."""
 
 MAX_MESSAGE_CHARACTERS = 2048
 
@@ -57,13 +62,14 @@ class ReportServer:
         count_launch: Callable[[LaunchRecord], None] = lambda _: None,
     ) -> None:
         self._port = settings.report_port
-        self._authenticator = Authenticator(probes)
+        self._authenticator = Authenticator(probes, namespaces=settings.check_namespaces)
         self._store = store
         self._authority = authority
         self._wake = wake
         self._count_report = count_report
         self._count_launch = count_launch
         self._bodies = asyncio.Semaphore(BODIES_AT_ONCE)
+        self._pods: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self.ready = asyncio.Event()
         """Set once it listens."""
 
@@ -97,9 +103,10 @@ class ReportServer:
 
     async def _take(self, request: web.Request) -> ReportReceipt:
         sender = await self._authenticator.sender(request.headers.get("Authorization", ""))
-        async with self._bodies:
+        async with self._pods.setdefault(sender.pod_uid, asyncio.Semaphore(BODIES_OF_A_POD)):
             body = await read_body(request)
-            report = await asyncio.to_thread(accept_report, body, sender.asked)
+            async with self._bodies:
+                report = await asyncio.to_thread(accept_report, body, sender.asked)
         try:
             record, duplicate = await self._store.put_launch(sender, report)
         except EvidenceError as error:
@@ -116,7 +123,7 @@ class ReportServer:
 
     async def _digest(self, request: web.Request) -> web.StreamResponse:
         sender = await self._authenticator.sender(request.headers.get("Authorization", ""))
-        query = accept_query(await read_body(request), sender.asked)
+        query = accept_query(await read_body(request, limit_bytes=MAX_QUERY_BYTES), sender.asked)
         known = self._store.known(
             sender.check_uid,
             epoch=sender.asked.epoch,

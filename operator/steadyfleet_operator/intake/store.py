@@ -4,8 +4,9 @@
     <check uid>/visits/<slot>-<attempt>.json.gz
 
 A put returns when its file is on disk, so what was acknowledged survives a crash. At start the folder is read again;
-a file that is broken is set aside as *.broken and logged, never fatal. File I/O runs in threads; the index is touched
-by the event loop alone.
+a file that is broken is set aside as *.broken and logged, never fatal. Of each GPU the folder keeps a longer history
+than the memory holds: verdicts need the newest visits, people who look back need the others. File I/O runs in threads;
+the index (`index.py`) is touched by the event loop alone.
 """
 
 from __future__ import annotations
@@ -14,12 +15,11 @@ import asyncio
 import logging
 import re
 import shutil
-import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timezone
+from itertools import groupby
 from pathlib import Path
 from typing import TypeVar
 from weakref import WeakValueDictionary
@@ -31,13 +31,15 @@ from steadyfleet_operator.errors import EvidenceError
 from steadyfleet_operator.intake import bundle, files
 from steadyfleet_operator.intake.answers import ReportResult, refused
 from steadyfleet_operator.intake.authenticate import Sender
+from steadyfleet_operator.intake.index import CheckIndex, Sections
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 KEEP_LAUNCHES = 64
-"""Newest launches kept of a GPU in a check: at two a day a month of history."""
+"""Newest launches whose files are kept of a GPU in a version of a check: three weeks of daily visits of three. The
+memory holds fewer of them, see `index`."""
 
 KEEP_VISITS = 64
 """Newest visits kept of a node in a check."""
@@ -51,49 +53,28 @@ _VISITS = "visits"
 _DELETED = ".deleted"
 
 
-@dataclass(slots=True)
-class _Check:
-    """Index of one check's folder."""
-
-    launches: dict[tuple[str, int], tuple[LaunchRecord, str]] = field(default_factory=dict)
-    """(pod uid, launch) -> record and content hash, oldest first."""
-    visits: dict[tuple[int, int], VisitRecord] = field(default_factory=dict)
-    """(slot, attempt) -> record, oldest first."""
-    known: set[tuple[str, str, LaunchKind, str]] = field(default_factory=set)
-    """(epoch, version, kind, digest) of which a full decode is stored."""
-
-    def add(self, record: LaunchRecord, content: str) -> None:
-        self.launches[record.pod_uid, record.launch] = (record, content)
-        if record.full and record.digest:
-            self.known.add((record.epoch, record.version, record.kind, record.digest))
-
-
 class EvidenceStore:
     """`open` first. Methods that touch the disk raise EvidenceError when it can't be written or read."""
 
     def __init__(self, root: Path, *, now: Callable[[], datetime] = lambda: datetime.now(timezone.utc)) -> None:
         self._root = root
         self._now = now
-        self._checks: defaultdict[str, _Check] = defaultdict(_Check)
+        self._checks: defaultdict[str, CheckIndex] = defaultdict(CheckIndex)
         self._locks: WeakValueDictionary[tuple[object, ...], asyncio.Lock] = WeakValueDictionary()
-        self._sections: dict[frozenset[tuple[str, str]], dict[str, str]] = {}
+        self._sections = Sections()
 
     async def open(self) -> None:
         """Reads the whole folder; takes about a millisecond a file."""
-        launches, visits = await _in_thread(_read_all, self._root)
-        for record, content in sorted(launches, key=lambda entry: entry[0].received_at):
-            self._checks[record.check_uid].add(self._share(record), content)
-        for visit in sorted(visits, key=lambda visit: visit.ended_at):
-            self._checks[visit.check_uid].visits[visit.slot, visit.attempt] = visit
+        await _in_thread(self._load)
 
     def check_uids(self) -> frozenset[str]:
         """Checks of which anything is stored, also such as exist no more."""
         return frozenset(self._checks)
 
     def launches(self, check_uid: str) -> tuple[LaunchRecord, ...]:
-        """Oldest first."""
+        """Those that the memory holds, oldest first."""
         found = self._checks.get(check_uid)
-        return tuple(record for record, _ in found.launches.values()) if found else ()
+        return found.held() if found else ()
 
     def visits(self, check_uid: str) -> tuple[VisitRecord, ...]:
         """Oldest first."""
@@ -103,7 +84,7 @@ class EvidenceStore:
     def known(self, check_uid: str, *, epoch: str, version: str, kind: LaunchKind, digest: str) -> bool:
         """Whether a full decode with this launch digest is stored, so that another one would say nothing new."""
         found = self._checks.get(check_uid)
-        return found is not None and (epoch, version, kind, digest) in found.known
+        return found is not None and (epoch, version, kind, digest) in found.full
 
     async def put_launch(self, sender: Sender, report: Report) -> tuple[LaunchRecord, bool]:
         """The stored record, and whether it was there already. Raises ReportRefused if the same launch of the same
@@ -126,24 +107,14 @@ class EvidenceStore:
         found = self._checks.get(check_uid)
         if found is None:
             return 0
-        old_launches = [
-            record
-            for record in _all_but_newest((record for record, _ in found.launches.values()), _gpu_of, KEEP_LAUNCHES)
-            if record.evidence not in keep
-        ]
+        old_launches = [evidence for evidence in found.beyond(KEEP_LAUNCHES) if evidence not in keep]
         old_visits = _all_but_newest(found.visits.values(), lambda visit: visit.node, KEEP_VISITS)
-        paths = [self._path(record.evidence.split("/")) for record in old_launches]
+        paths = [self._path(evidence.split("/")) for evidence in old_launches]
         paths += [self._visit_path(visit) for visit in old_visits]
         await _in_thread(_remove_all, paths, self._root)
-        for record in old_launches:
-            found.launches.pop((record.pod_uid, record.launch), None)
+        found.remove(frozenset(old_launches))
         for visit in old_visits:
             found.visits.pop((visit.slot, visit.attempt), None)
-        if old_launches:
-            kept = list(found.launches.values())
-            found.known.clear()
-            for record, content in kept:
-                found.add(record, content)
         return len(paths)
 
     async def delete_check(self, check_uid: str) -> None:
@@ -154,8 +125,10 @@ class EvidenceStore:
     async def _put_launch(self, sender: Sender, report: Report) -> tuple[LaunchRecord, bool]:
         content = bundle.content_hash(report)
         key = (sender.pod_uid, report.launch)
+        parts = [sender.check_uid, report.epoch, sender.node, sender.pod_uid, f"launch-{report.launch}"]
+        path = self._path(parts)
         async with self._lock(sender.check_uid, *key):
-            stored = self._checks[sender.check_uid].launches.get(key)
+            stored = self._checks[sender.check_uid].launches.get(key) or await _in_thread(_read_launch, path)
             if stored is not None:
                 record, before = stored
                 if before != content:
@@ -165,13 +138,22 @@ class EvidenceStore:
                         field="launch",
                     )
                 return record, True
-            parts = [sender.check_uid, report.epoch, sender.node, sender.pod_uid, f"launch-{report.launch}"]
-            record = bundle.launch_record(sender, report, evidence="/".join(parts), received_at=self._now())
-            path = self._path(parts)
+            received_at = self._checks[sender.check_uid].next_moment(self._now())
+            record = bundle.launch_record(sender, report, evidence="/".join(parts), received_at=received_at)
             await _in_thread(lambda: files.write_durably(path, bundle.pack_launch(record, report, content=content)))
-            record = self._share(record)
+            record = self._sections.share(record)
             self._checks[sender.check_uid].add(record, content)
             return record, False
+
+    def _load(self) -> None:
+        visits: list[VisitRecord] = []
+        for _, launches in groupby(_read_all(self._root, visits), key=lambda entry: entry[0].pod_uid):
+            for record, content in launches:
+                self._checks[record.check_uid].load(self._sections.share(record), content)
+        for check in self._checks.values():
+            check.loaded()
+        for visit in sorted(visits, key=lambda visit: visit.ended_at):
+            self._checks[visit.check_uid].visits[visit.slot, visit.attempt] = visit
 
     async def _put_visit(self, record: VisitRecord) -> VisitRecord:
         key = (record.slot, record.attempt)
@@ -198,14 +180,6 @@ class EvidenceStore:
         *folders, name = parts
         return self._root.joinpath(*folders, name + suffix)
 
-    def _share(self, record: LaunchRecord) -> LaunchRecord:
-        """Fingerprints are nearly the same on all nodes: equal sections are held once."""
-        shared = {
-            sys.intern(name): self._sections.setdefault(frozenset(section.items()), dict(section))
-            for name, section in record.fingerprint.items()
-        }
-        return replace(record, fingerprint=shared)
-
 
 async def _in_thread(call: Callable[..., T], *arguments: object) -> T:
     try:
@@ -214,12 +188,12 @@ async def _in_thread(call: Callable[..., T], *arguments: object) -> T:
         raise EvidenceError(f"evidence store: {error}") from error
 
 
-def _read_all(root: Path) -> tuple[list[tuple[LaunchRecord, str]], list[VisitRecord]]:
+def _read_all(root: Path, visits: list[VisitRecord]) -> Iterator[tuple[LaunchRecord, str]]:
+    """Launches pod by pod, with their content hashes; visits are added to the list."""
     root.mkdir(parents=True, exist_ok=True)
     for leftover in root.glob(f"*{_DELETED}"):
         shutil.rmtree(leftover)
-    launches: list[tuple[LaunchRecord, str]] = []
-    visits: list[VisitRecord] = []
+    launches = 0
     said = time.monotonic()
     for path in files.walk(root):
         if path.name.endswith(files.TEMPORARY):
@@ -230,15 +204,23 @@ def _read_all(root: Path) -> tuple[list[tuple[LaunchRecord, str]], list[VisitRec
                 if path.parent.name == _VISITS:
                     visits.append(bundle.unpack_visit(path.read_bytes()))
                 else:
-                    launches.append(bundle.unpack_launch(path.read_bytes()))
+                    yield bundle.unpack_launch(path.read_bytes())
+                    launches += 1
             except (EvidenceError, OSError) as error:
                 log.error("evidence %s is broken and set aside: %s", path, error)
                 files.set_aside(path)
         if time.monotonic() - said > PROGRESS_SECONDS:
             said = time.monotonic()
-            log.info("reading the evidence store: %d launches, %d visits so far", len(launches), len(visits))
-    log.info("evidence store %s: %d launches, %d visits", root, len(launches), len(visits))
-    return launches, visits
+            log.info("reading the evidence store: %d launches, %d visits so far", launches, len(visits))
+    log.info("evidence store %s: %d launches, %d visits", root, launches, len(visits))
+
+
+def _read_launch(path: Path) -> tuple[LaunchRecord, str] | None:
+    """One that the memory may no longer hold."""
+    try:
+        return bundle.unpack_launch(path.read_bytes())
+    except FileNotFoundError:
+        return None
 
 
 def _remove_all(paths: list[Path], root: Path) -> None:
@@ -254,11 +236,6 @@ def _delete_folder(folder: Path) -> None:
     except FileNotFoundError:
         return
     shutil.rmtree(doomed)
-
-
-def _gpu_of(record: LaunchRecord) -> str:
-    """Launches that saw no GPU count by their node."""
-    return record.gpu or f"node/{record.node}"
 
 
 def _all_but_newest(records: Iterable[T], key: Callable[[T], str], keep: int) -> list[T]:

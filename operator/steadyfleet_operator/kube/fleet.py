@@ -100,6 +100,11 @@ def parse_node(item: JsonObject) -> Node:
             for name, amount in fields.child(status, "allocatable").items()
             if "/" in name
         },
+        capacity={
+            sys.intern(name): fields.whole(amount)
+            for name, amount in fields.child(status, "capacity").items()
+            if "/" in name
+        },
         kubelet_version=sys.intern(fields.text(info, "kubeletVersion")),
         kernel_version=sys.intern(fields.text(info, "kernelVersion")),
         architecture=sys.intern(fields.text(info, "architecture")),

@@ -14,9 +14,10 @@ from steadyfleet_contract import wire
 from steadyfleet_contract.spec import ProbeSpec
 from steadyfleet_operator.decide.observation import Job, Pod
 from steadyfleet_operator.kube import fields, names
+from steadyfleet_operator.kube.checks import KIND as CHECK_KIND
 from steadyfleet_operator.kube.client import KubeClient
 from steadyfleet_operator.kube.podparse import engine_image, parse_job, parse_pod
-from steadyfleet_operator.kube.resources import JOBS, PODS, TOKEN_REVIEWS, JsonObject
+from steadyfleet_operator.kube.resources import CHECKS, JOBS, PODS, TOKEN_REVIEWS, JsonObject
 
 _CLAIMS = "authentication.kubernetes.io"
 _SERVICE_ACCOUNT = "system:serviceaccount:"
@@ -75,6 +76,11 @@ class Probes:
         item = await self._client.get(PODS, name, namespace=namespace)
         return None if item is None else parse_pod(item)
 
+    async def check_uid(self, namespace: str, name: str) -> str:
+        """Empty if there is no such check."""
+        item = await self._client.get(CHECKS, name, namespace=namespace)
+        return "" if item is None else fields.text(fields.child(item, "metadata"), "uid")
+
     async def probe_of(self, pod: Pod) -> ProbePod | None:
         """None if its Job is gone, is not the one that made it, or is none of ours."""
         if not pod.job or not pod.job_uid:
@@ -85,7 +91,8 @@ class Probes:
         job = parse_job(item)
         labels = fields.labels_of(item)
         check = labels.get(names.LABEL_CHECK, "")
-        ours = labels.get(names.MANAGED_BY) == names.MANAGER and check and job.check_uid and job.slot >= 0
+        owned = bool(job.check_uid) and fields.owner_uid(item, CHECK_KIND) == job.check_uid
+        ours = labels.get(names.MANAGED_BY) == names.MANAGER and check and owned and job.slot >= 0
         asked = _asked(item)
         if not ours or job.uid != pod.job_uid or job.name != names.job_name(check, job.slot) or asked is None:
             return None

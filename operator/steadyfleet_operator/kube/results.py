@@ -15,13 +15,11 @@ from steadyfleet_operator.kube import fields
 from steadyfleet_operator.kube.checks import dump, parse_part
 from steadyfleet_operator.kube.client import KubeClient
 from steadyfleet_operator.kube.resources import NODE_CONSISTENCIES, JsonObject
-from steadyfleet_operator.resource import NodeCheck, NodeStatus, Verdict
+from steadyfleet_operator.resource import VERDICT_SEVERITY, NodeCheck, NodeStatus
 
 log = logging.getLogger(__name__)
 
 KIND = "NodeConsistency"
-
-WORST_FIRST = (Verdict.DIVERGENT, Verdict.UNKNOWN, Verdict.NOT_COMPARABLE, Verdict.CONSISTENT)
 
 GUARDED_TRIES = 5
 """Passes of several checks write to one node's object; each conflict means that one of them got through."""
@@ -138,4 +136,4 @@ def _new(node: Node) -> JsonObject:
 
 
 def _order(entry: NodeCheck) -> tuple[int, str, str]:
-    return WORST_FIRST.index(entry.verdict), entry.namespace, entry.name
+    return -VERDICT_SEVERITY[entry.verdict], entry.namespace, entry.name

@@ -23,13 +23,14 @@ from steadyfleet_operator.decide.observation import (
     LaunchRecord,
     Node,
     Observation,
+    Order,
     Pod,
     PodPhase,
     VisitRecord,
     Waiting,
 )
 from steadyfleet_operator.decide.plan import EventNote, Plan, Start
-from steadyfleet_operator.resource import CheckSpec, CheckStatus, NodeCheck
+from steadyfleet_operator.resource import CheckSpec, CheckStatus, NodeCheck, Purpose
 
 START = datetime(2030, 1, 1, tzinfo=timezone.utc)
 GPU_RESOURCE = "nvidia.com/gpu"
@@ -56,7 +57,9 @@ def spec(**changes: Any) -> CheckSpec:
 
 
 def node(name: str, *, gpus: int = 1, **changes: Any) -> Node:
-    return replace(Node(name=name, uid=f"uid-{name}", allocatable={GPU_RESOURCE: gpus}), **changes)
+    return replace(
+        Node(name=name, uid=f"uid-{name}", allocatable={GPU_RESOURCE: gpus}, capacity={GPU_RESOURCE: gpus}), **changes
+    )
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ class World:
     may_run: bool = True
     pending: set[str] = field(default_factory=set)
     failing: dict[str, Waiting] = field(default_factory=dict)
-    refusals: dict[str, str] = field(default_factory=dict)
+    refused_versions: dict[str, str] = field(default_factory=dict)
     status: CheckStatus = field(default_factory=CheckStatus)
     jobs: dict[int, Job] = field(default_factory=dict)
     starts: dict[int, Start] = field(default_factory=dict)
@@ -102,6 +105,8 @@ class World:
     run_at: datetime | None = None
     generation: int = 1
     next_gpu: dict[str, int] = field(default_factory=dict)
+    given: dict[str, list[str]] = field(default_factory=dict)
+    """Node -> the UUIDs that a visit there can be given, if not all of its own."""
 
     @classmethod
     def of(cls, *nodes: Node, spec: CheckSpec, **changes: Any) -> World:
@@ -121,7 +126,12 @@ class World:
             node_checks=dict(self.entries),
             may_run=self.may_run,
             may_mark=self.may_mark,
-            refusals=self.refusals,
+            refusals={
+                Order(node, version, purpose): message
+                for version, message in self.refused_versions.items()
+                for node in self.nodes
+                for purpose in Purpose
+            },
         )
 
     def step(self, seconds: int = 30) -> Plan:
@@ -143,7 +153,7 @@ class World:
             self.jobs[start.slot.slot] = self._job(start)
             self.starts[start.slot.slot] = start
             self.started.append(start)
-        self.events += plan.events
+        self.events += (*plan.ended, *plan.marking, *plan.begun)
         assert len(self.jobs) <= self.spec.schedule.max_concurrent, "the concurrency cap was exceeded"
         self.now += timedelta(seconds=seconds)
         for slot, job in list(self.jobs.items()):
@@ -177,7 +187,8 @@ class World:
         return found.status, found.reason
 
     def gpus_of(self, name: str) -> list[str]:
-        return [f"GPU-{name}-{index}" for index in range(self.nodes[name].allocatable[GPU_RESOURCE])]
+        own = [f"GPU-{name}-{index}" for index in range(self.nodes[name].allocatable[GPU_RESOURCE])]
+        return self.given.get(name, own)
 
     def _job(self, start: Start) -> Job:
         slot = start.slot
@@ -219,8 +230,11 @@ class World:
             return
         start = self.starts[slot]
         gpu = start.slot.gpu or self._any_gpu(job.node)
+        given = self.gpus_of(job.node)
         for request in start.probe.launches:
             answer = self.engine(job.node, gpu, len(self.launches))
+            if gpu not in given:
+                answer = Answer(outcome=Outcome.GPU_NOT_GIVEN, message=f"{gpu} is not there", product=answer.product)
             self.launches.append(
                 LaunchRecord(
                     evidence=f"e{len(self.launches)}",
@@ -241,7 +255,7 @@ class World:
                     cache=CacheState.COLD,
                     outcome=answer.outcome,
                     message=answer.message,
-                    gpus=(gpu,),
+                    gpus=(gpu,) if gpu in given else tuple(given),
                     product=answer.product,
                     digest=answer.digest if answer.outcome is Outcome.COMPLETED else "",
                     prompt_set_digest=digest_of("prompts"),
@@ -249,6 +263,9 @@ class World:
                     repeat_rounds=5,
                     differing_rounds=answer.differing_rounds,
                     fingerprint=answer.fingerprint,
+                    wanted_gpu=start.slot.gpu,
+                    visit_started_at=job.created,
+                    asked=len(start.probe.launches),
                 )
             )
         self.jobs[slot] = replace(job, end=JobEnd.COMPLETE, ended_at=self.now)

@@ -34,6 +34,8 @@ def visit(file: str, *, node: str) -> list[LaunchRecord]:
             epoch="e",
             version="v",
             purpose=Purpose.SWEEP,
+            visit_started_at=START,
+            asked=len(reports),
             slot=0,
             attempt=1,
             node=node,
@@ -109,6 +111,8 @@ def test_a_bad_card_among_real_ones_is_not_excused_by_its_surroundings() -> None
             gpus=(f"GPU-{node}",),
             pod_uid=f"{pod}-{node}",
             received_at=launch.received_at + timedelta(hours=hours),
+            visit_started_at=START + timedelta(hours=hours),
+            asked=2,
         )
         for node in ("a", "b", "c")
         for pod, hours in (("first", 0), ("control", 3))
@@ -123,12 +127,14 @@ def test_a_bad_card_among_real_ones_is_not_excused_by_its_surroundings() -> None
             pod_uid=f"{pod}-d",
             digest="sha256:" + "0" * 64,
             received_at=launch.received_at + timedelta(hours=hours),
+            visit_started_at=START + timedelta(hours=hours),
+            asked=2,
         )
         for pod, hours in (("first", 1), ("again", 2))
         for launch in pinned(visit("quiet", node="d"))
     ]
     launches = sorted(good + bad, key=lambda launch: launch.received_at)
-    result = judge_group(launches, stated_weights="", all_tried=True, pinned_per_sweep=2)
+    result = judge_group(launches, stated_weights="", all_tried=True)
     verdicts = {judged.uuid: judged.verdict.value for judged in result.gpus}
     assert verdicts == {"GPU-a": "Consistent", "GPU-b": "Consistent", "GPU-c": "Consistent", "GPU-d": "Divergent"}
 

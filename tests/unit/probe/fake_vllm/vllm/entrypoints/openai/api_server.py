@@ -7,9 +7,12 @@ The fault is named by the variable FAKE_FAULT:
     download   can't get the model
     error      answers HTTP 500                             hangs     never answers a question
     nan        has NaN logprobs                             prompt    changes the prompt
-    flaky      answers differently each time
+    flaky      answers differently each time                decodes   an autotuner's choice moves decoding alone
+    retunes    ignores the choice in a warm cache
 
-What the process sees is written to the file FAKE_WITNESS.
+What the process sees is written to the file FAKE_WITNESS. FAKE_BLOCKS lists what its autotuner chooses for a reduction
+in each start (counted in the file FAKE_STARTS); answers follow the choice. A choice in the cache is taken from there,
+and nothing is chosen where the pin of the recipe is set.
 """
 
 import hashlib
@@ -20,9 +23,11 @@ import subprocess
 import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 FAULT = os.environ.get("FAKE_FAULT", "")
+BLOCK = 0
 NAN_TEXT = "Out of range float values are not JSON compliant"
 
 
@@ -103,7 +108,8 @@ class Handler(BaseHTTPRequestHandler):
             return self.say(500, b'{"error": {"message": "EngineCore encountered an issue"}}')
         if request.get("stream"):
             return self.say(200, "\n".join(streamed(request)).encode())
-        text = json.dumps(answer(request, Handler.asked if FAULT == "flaky" else 0))
+        moves = FAULT != "decodes" or "prompt_logprobs" not in request
+        text = json.dumps(answer(request, Handler.asked if FAULT == "flaky" else BLOCK * moves))
         if "NaN" in text:
             return self.say(400, json.dumps({"error": {"message": NAN_TEXT}}).encode())
         return self.say(200, text.encode())
@@ -118,7 +124,31 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
+def tune() -> int:
+    """The reduction's block, or 0 if nothing is chosen; leaves the kernel and the choice as Inductor does."""
+    if not (blocks := os.environ.get("FAKE_BLOCKS", "").split(",")) or not blocks[0]:
+        return 0
+    with open(os.environ["FAKE_STARTS"], "a+") as starts:
+        starts.seek(0)
+        number = len(starts.readlines())
+        starts.write("start\n")
+    pinned = os.environ.get("TORCHINDUCTOR_FORCE_FILTER_REDUCTION_CONFIGS") == "1"
+    folder = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"], "cx")
+    folder.mkdir(exist_ok=True)
+    meta = {"kernel_name": "triton_red_fused_1", "deterministic": pinned, "force_filter_reduction_configs": pinned}
+    (folder / "cred.py").write_text(f"@triton_heuristics.reduction(inductor_meta={meta})\ndef triton_red(): ...\n")
+    if pinned:
+        return 0
+    choice = folder / "0.best_config"
+    if choice.exists() and FAULT != "retunes":
+        return int(json.loads(choice.read_text())["R0_BLOCK"])
+    block = int(blocks[min(number, len(blocks) - 1)])
+    choice.write_text(json.dumps({"XBLOCK": 64, "R0_BLOCK": block, "num_warps": 16, "triton_cache_hash": f"H{block}"}))
+    return block
+
+
 def main() -> None:
+    global BLOCK
     # Leaves the process group, as a helper of a careless library may.
     stray = subprocess.Popen(["sleep", "600"], start_new_session=True)
     if witness := os.environ.get("FAKE_WITNESS"):
@@ -142,6 +172,7 @@ def main() -> None:
         raise RuntimeError("Engine core initialization failed. See root cause above.")
     if FAULT == "silent":
         time.sleep(600)
+    BLOCK = tune()
     port = next(int(argument.removeprefix("--port=")) for argument in sys.argv if argument.startswith("--port="))
     ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
 
