@@ -44,7 +44,7 @@ from steadyfleet_operator.settings import Settings
 log = logging.getLogger(__name__)
 
 STUCK_SECONDS = 300.0
-"""A pass takes well under a second and every check is looked at twice a minute: after this long nothing moves."""
+"""A pass takes seconds at most and each of its requests has a time-out: one that runs for so long hangs."""
 
 
 def utc_now() -> datetime:
@@ -181,7 +181,7 @@ async def _start(
         for resource in (JOBS, PODS):
             group.create_task(wake_by(client, resource, namespace, passes.wake), name=f"{resource.plural} {namespace}")
     group.create_task(watch_checks(passes.wake, in_cluster=in_cluster), name="checks")
-    group.create_task(_tidy(Janitor(reconciler), tidy_now), name="janitor")
+    group.create_task(_tidy(Janitor(reconciler, passes.ensure), tidy_now), name="janitor")
     state.starting = ""
     log.info("ready: checks of %s are run", ", ".join(settings.check_namespaces))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from steadyfleet_operator.errors import KubernetesError
+from steadyfleet_operator.errors import KubernetesError, Refused
 from steadyfleet_operator.kube.client import KubeClient
 from steadyfleet_operator.kube.jobs import Jobs
 from steadyfleet_operator.kube.marks import Marks
@@ -40,8 +40,14 @@ async def cleanup(settings: Settings, *, in_cluster: bool) -> None:
 
 
 async def _once(client: KubeClient, settings: Settings) -> None:
-    jobs = await Jobs(client).delete_all(settings.check_namespaces)
     marks = await Marks(client).clear_all()
+    jobs = 0
+    for namespace in settings.check_namespaces:
+        try:
+            jobs += await Jobs(client).delete_all((namespace,))
+        except Refused as refused:
+            # The namespace was deleted, and our Role in it: so were the Jobs.
+            log.warning("no rights on Jobs in namespace %s: %s", namespace, refused.message)
     results = NodeResults(client)
     objects = 0
     for result in await results.list_all():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 
 from steadyfleet_operator.reconcile import Reconciler
 
@@ -24,8 +25,11 @@ EVIDENCE_SECONDS = 86_400.0
 
 
 class Janitor:
-    def __init__(self, reconciler: Reconciler) -> None:
+    """`ensure` is called with each living check: should the watch have lost its event, it gets its task here."""
+
+    def __init__(self, reconciler: Reconciler, ensure: Callable[[str, str], None] = lambda *_: None) -> None:
         self._reconciler = reconciler
+        self._ensure = ensure
         self._gone_since: dict[str, float] = {}
         self._loaded = time.monotonic()
 
@@ -36,6 +40,8 @@ class Janitor:
             await cluster.results.load()
             self._loaded = time.monotonic()
         living = {(check.namespace, check.name): check.uid for check in await cluster.checks.list_all()}
+        for key in living:
+            self._ensure(*key)
         nodes = cluster.fleet.snapshot()
         for name in cluster.results.names() - nodes.keys():
             cluster.results.forget(name)

@@ -14,6 +14,7 @@ log = logging.getLogger(__name__)
 
 FIRST_RETRY_SECONDS = 1.0
 LONGEST_RETRY_SECONDS = 60.0
+LONGEST_PAUSE_SECONDS = 5.0
 
 Key = tuple[str, str]
 """(namespace, name) of a check."""
@@ -27,8 +28,7 @@ class Passes:
         self._metrics = metrics
         self._woken: dict[Key, asyncio.Event] = {}
         self._tasks: dict[Key, asyncio.Task[None]] = {}
-        self.last_finished = time.monotonic()
-        """For the liveness probe: a process whose passes hang is not alive."""
+        self._running: dict[Key, float] = {}
 
     def wake(self, namespace: str, name: str) -> None:
         key = (namespace, name)
@@ -38,13 +38,19 @@ class Passes:
             self._tasks[key] = task
             task.add_done_callback(lambda done: self._ended(key, done))
 
+    def ensure(self, namespace: str, name: str) -> None:
+        """A task for a check whose event never came; nothing if it has one."""
+        if (namespace, name) not in self._tasks:
+            self.wake(namespace, name)
+
     def wake_all(self) -> None:
         for namespace, name in list(self._tasks):
             self.wake(namespace, name)
 
     def stuck_seconds(self) -> float:
-        """Since a pass ended last, while there are checks at all."""
-        return time.monotonic() - self.last_finished if self._tasks else 0.0
+        """How long the longest pass has been running. Passes that fail are told by a metric; they end."""
+        now = time.monotonic()
+        return max((now - started for started in self._running.values()), default=0.0)
 
     async def stop(self) -> None:
         tasks = list(self._tasks.values())
@@ -56,9 +62,12 @@ class Passes:
         failures = 0
         while True:
             self._woken[key].clear()
+            started = time.monotonic()
             again, failures = await self._one(key, failures)
             if again is None:
                 return
+            # A pass that takes long is not started again at once: half of the time belongs to the others.
+            await asyncio.sleep(min(time.monotonic() - started, LONGEST_PAUSE_SECONDS))
             try:
                 async with asyncio.timeout(again):
                     await self._woken[key].wait()
@@ -66,7 +75,7 @@ class Passes:
                 pass  # the alarm rang before an event did
 
     async def _one(self, key: Key, failures: int) -> tuple[float | None, int]:
-        started = time.monotonic()
+        self._running[key] = time.monotonic()
         try:
             again = await self._reconcile(*key)
         except Conflict as conflict:
@@ -78,8 +87,7 @@ class Passes:
             log.warning("check %s/%s: pass failed: %s", *key, error)
             return min(FIRST_RETRY_SECONDS * 2**failures, LONGEST_RETRY_SECONDS), failures + 1
         finally:
-            self._metrics.pass_duration.observe(time.monotonic() - started)
-        self.last_finished = time.monotonic()
+            self._metrics.pass_duration.observe(time.monotonic() - self._running.pop(key))
         self._metrics.last_pass.set_to_current_time()
         return again, 0
 

@@ -6,6 +6,7 @@ start and every few minutes. A node that was replaced under its name has no entr
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
 from steadyfleet_operator.decide.observation import Check, Node
@@ -19,10 +20,16 @@ class Results:
     def __init__(self, stored: NodeResults) -> None:
         self._stored = stored
         self._known: dict[str, tuple[str, NodeStatus]] = {}
+        self._written: set[str] = set()
+        self._writing = asyncio.Lock()
+        """Two answers to writes of one object must not be remembered in the wrong order."""
 
     async def load(self) -> None:
-        listed = await self._stored.list_all()
-        self._known = {result.name: (result.node_uid, result.status) for result in listed}
+        """What is written while the list is read wins over the list, which may be older."""
+        self._written.clear()
+        listed = {result.name: (result.node_uid, result.status) for result in await self._stored.list_all()}
+        kept = {name: self._known[name] for name in self._written if name in self._known}
+        self._known = listed | kept
 
     def of_check(self, check: Check, nodes: Mapping[str, Node]) -> dict[str, NodeCheck]:
         """Node name -> this check's entry; one of a deleted check of the same name is not this check's."""
@@ -38,10 +45,12 @@ class Results:
         return status if uid == node.uid else NOTHING
 
     async def put(self, node: Node, entry: NodeCheck) -> None:
-        self._known[node.name] = (node.uid, await self._stored.put_entry(node, entry))
+        async with self._writing:
+            self._remember(node, await self._stored.put_entry(node, entry))
 
     async def drop(self, node: Node, *, namespace: str, check: str) -> None:
-        self._known[node.name] = (node.uid, await self._stored.drop_entry(node, namespace=namespace, check=check))
+        async with self._writing:
+            self._remember(node, await self._stored.drop_entry(node, namespace=namespace, check=check))
 
     def forget(self, node: str) -> None:
         """The Node is gone, and its object with it (they are owned)."""
@@ -58,3 +67,7 @@ class Results:
 
     def names(self) -> frozenset[str]:
         return frozenset(self._known)
+
+    def _remember(self, node: Node, status: NodeStatus) -> None:
+        self._known[node.name] = (node.uid, status)
+        self._written.add(node.name)

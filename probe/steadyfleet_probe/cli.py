@@ -14,7 +14,8 @@ from steadyfleet_probe.weights import read_weights, weight_files
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    chosen = _parser().parse_args(arguments)
+    command_line = list(sys.argv[1:] if arguments is None else arguments)
+    chosen = _parser().parse_args(command_line, argparse.Namespace(command_line=command_line))
     try:
         status: int | None = chosen.run(chosen)
     except SettingsInvalid as error:

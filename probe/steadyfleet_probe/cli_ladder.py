@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn, TextIO
@@ -48,7 +48,12 @@ _STEPS = {
 
 _INTERRUPTED = 130
 
-_RUN_ZIP = "import sys; sys.path[0] = sys.argv.pop(1); from steadyfleet_probe.cli import main; sys.exit(main())"
+_RUN_ZIP = """
+import sys
+sys.path = [sys.argv.pop(1)] + [folder for folder in sys.path if folder]
+from steadyfleet_probe.cli import main
+sys.exit(main())
+"""
 """For another Python: the zip takes the place of the current folder, from which `-c` would import."""
 
 
@@ -86,7 +91,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(chosen: argparse.Namespace) -> int:
     """Raises ProbeError, OSError."""
     if chosen.python:
-        return _run_on(chosen.python)
+        return _run_on(chosen.python, chosen.command_line)
     with _work_folder(chosen.work) as work:
         asked = _ladder(chosen, work)
         asked.check()
@@ -138,7 +143,7 @@ def _ladder(chosen: argparse.Namespace, work: Path) -> Ladder:
         work=work,
         deadline_seconds=chosen.deadline_seconds,
         gpus_per_launch=chosen.gpus_per_launch,
-        wanted_gpu=chosen.gpu or _visible_gpu(environment),
+        wanted_gpu=chosen.gpu or _visible_gpu(environment, count=chosen.gpus_per_launch),
     )
 
 
@@ -170,13 +175,21 @@ def _environment(own: Mapping[str, str]) -> dict[str, str]:
     return {**engine, "PYTHONPATH": os.pathsep.join(others)} if others else engine
 
 
-def _visible_gpu(environment: Mapping[str, str]) -> str:
-    """The first GPU of CUDA_VISIBLE_DEVICES: a launch sets that variable itself."""
-    first = environment.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0].strip()
-    found = gpu.look(environment).found if first else ()
+def _visible_gpu(environment: Mapping[str, str], *, count: int) -> str:
+    """The GPU that CUDA_VISIBLE_DEVICES names: a launch sets that variable itself. Raises SettingsInvalid."""
+    named = [name.strip() for name in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    found = [one.uuid for one in gpu.look(environment).found] if named else []
+    if not found or len(found) <= count:
+        return ""
+    if count > 1:
+        raise SettingsInvalid(
+            f"CUDA_VISIBLE_DEVICES: can't be followed for {count} GPUs a launch; unset it, and hide the others by a "
+            "container"
+        )
+    first = named[0]
     if first.isdecimal() and int(first) < len(found):
-        return found[int(first)].uuid
-    return next((one.uuid for one in found if first and one.uuid.startswith(first)), "")
+        return found[int(first)]
+    return next((uuid for uuid in found if uuid.startswith(first)), "")
 
 
 def _show(found: LadderResult, chosen: argparse.Namespace) -> None:
@@ -249,22 +262,19 @@ def _signals_as_interrupts() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _run_on(python: str) -> int:
+def _run_on(python: str, command_line: Sequence[str]) -> int:
     """The same command by another Python, in which nothing of this needs to be installed. Raises OSError."""
-    arguments = [*sys.argv[1:]]
-    for index, argument in enumerate(arguments):
-        if argument == "--python":
-            del arguments[index : index + 2]
-            break
-        if argument.startswith("--python="):
-            del arguments[index]
-            break
+    end = command_line.index("--") if "--" in command_line else len(command_line)
+    arguments = [*command_line[:end], "--python=", *command_line[end:]]
     with tempfile.TemporaryDirectory(prefix="steadyfleet-") as folder:
         zipped = Path(folder) / package.ARCHIVE
         package.build_archive(zipped)
         child = subprocess.Popen([python, "-c", _RUN_ZIP, zipped, *arguments])
-        signal.signal(signal.SIGTERM, lambda number, frame: child.terminate())
-        while True:
-            # A terminal interrupts both; the child ends its engine first.
-            with contextlib.suppress(KeyboardInterrupt):
-                return child.wait()
+        before = signal.signal(signal.SIGTERM, lambda number, frame: child.terminate())
+        try:
+            while True:
+                # A terminal interrupts both; the child ends its engine first.
+                with contextlib.suppress(KeyboardInterrupt):
+                    return child.wait()
+        finally:
+            signal.signal(signal.SIGTERM, before)

@@ -107,19 +107,25 @@ def requests(ladder: Ladder) -> tuple[LaunchRequest, ...]:
 def run(
     ladder: Ladder, *, progress: Progress, engine_log: Callable[[LaunchRequest], TextIO]
 ) -> Generator[Launched, None, None]:
-    """Each launch as soon as it has ended; close it to end early. Raises LaunchFailed if the model can't be had,
-    SettingsInvalid, OSError."""
+    """Each launch as soon as it has ended; close it to end early.
+
+    A kind whose first launch fails is not tried again, nor is a warm launch after a cold one that failed.
+    Raises LaunchFailed if the model can't be had, SettingsInvalid, OSError.
+    """
     ladder.check()
     settings = _settings(ladder)
     model.before_start(ladder.model, ladder.work)
+    first: dict[LaunchKind, Report] = {}
     filled: dict[LaunchKind, Report] = {}
     try:
         for request in requests(ladder):
-            before = filled.get(request.kind)
-            if before is not None and before.outcome is not Outcome.COMPLETED and request.cache is CacheState.WARM:
+            needed = filled if request.cache is CacheState.WARM else first
+            before = needed.get(request.kind)
+            if before is not None and before.outcome is not Outcome.COMPLETED:
                 launched = Launched(request, _untried(settings, request, before), None, None)
             else:
                 launched = _launch(ladder, settings, request, before, progress, engine_log)
+            first.setdefault(request.kind, launched.report)
             if request.cache is CacheState.COLD:
                 filled[request.kind] = launched.report
             yield launched
@@ -177,5 +183,5 @@ def _settings(ladder: Ladder) -> Settings:
 
 def _untried(settings: Settings, request: LaunchRequest, before: Report) -> Report:
     draft = Draft.begin(settings.spec, request)
-    draft.fail(before.outcome, f"not tried: launch {before.launch}, which had to fill the caches, ended so")
+    draft.fail(before.outcome, f"not tried, since launch {before.launch} ended so")
     return draft.report()

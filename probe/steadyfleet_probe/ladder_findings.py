@@ -92,6 +92,7 @@ class PassChange(ContractModel):
 class Change(ContractModel):
     """One launch held against another of the same kind."""
 
+    asked: LaunchKind
     launch: int
     against: int
     passes: tuple[PassChange, ...]
@@ -109,6 +110,8 @@ class Pin(ContractModel):
 
     launches: int
     kept: bool
+    plan_readable: bool
+    """False: the bits alone say so."""
     variants: tuple[str, ...]
     broken: dict[int, str]
     """Launch -> why it was reported as served."""
@@ -251,20 +254,22 @@ def _changes(launches: Sequence[Launched], letters: dict[int, str]) -> Iterable[
     [(usual, _)] = Counter(letters[one.report.launch] for one in launches).most_common(1)
     for letter, one in first.items():
         if letter != usual:
-            yield _change(one.report, first[usual].report, launches, letters)
+            yield _change(one, first[usual].report, launches, letters)
 
 
 def _warm(launches: Sequence[Launched], letters: dict[int, str]) -> Iterable[Change]:
     by_number = {one.report.launch: one for one in launches}
     for one in launches:
         if one.filled_by is not None:
-            yield _change(one.report, by_number[one.filled_by].report, launches, letters)
+            yield _change(one, by_number[one.filled_by].report, launches, letters)
 
 
-def _change(report: Report, against: Report, launches: Sequence[Launched], letters: dict[int, str]) -> Change:
+def _change(one: Launched, against: Report, launches: Sequence[Launched], letters: dict[int, str]) -> Change:
+    report = one.report
     passes = [_pass_change(after, before) for before, after in zip(against.passes, report.passes, strict=True)]
     plans = plan_digest(against), plan_digest(report)
     return Change(
+        asked=one.request.kind,
         launch=report.launch,
         against=against.launch,
         passes=tuple(passes),
@@ -310,7 +315,13 @@ def _pin(launches: Sequence[Launched], letters: dict[int, str]) -> Pin | None:
     broken = {
         one.report.launch: one.report.message for one in launches if one.report.kind is not LaunchKind.PINNED
     }
-    return Pin(launches=len(launches), kept=len(variants) == 1 and not broken, variants=variants, broken=broken)
+    return Pin(
+        launches=len(launches),
+        kept=len(variants) == 1 and not broken,
+        plan_readable=all(plan_digest(one.report) for one in launches),
+        variants=variants,
+        broken=broken,
+    )
 
 
 def _lost(launches: Iterable[Launched]) -> Iterable[Lost]:

@@ -126,7 +126,7 @@ def _warm(result: LadderResult) -> Lines:
 
 
 def _change(change: Change) -> Lines:
-    yield f"launch {change.launch} against launch {change.against}: {_passes(change)}"
+    yield f"{_KINDS[change.asked]}, launch {change.launch} against launch {change.against}: {_passes(change)}"
     for kernel in change.kernels[:_KERNELS_SHOWN]:
         yield f"  {kernel.kernel}: {kernel.before} -> {kernel.after}"
     if len(change.kernels) > _KERNELS_SHOWN:
@@ -136,7 +136,7 @@ def _change(change: Change) -> Lines:
 
 _CAUSES = {
     Cause.NONE: "nothing moved",
-    Cause.KERNEL_PLAN: "KernelPlan: launches with one plan gave one set of bits, and each of the two plans ran twice",
+    Cause.KERNEL_PLAN: "KernelPlan: launches with one plan gave one set of bits, and each of the two plans ran more than once",
     Cause.CANNOT_TELL: "the plans differ, but one of them ran only once: can't tell whether they explain it all "
     "(a warm launch of it would run its plan again)",
     Cause.UNEXPLAINED: "Unexplained: never a recorded choice of kernels, since launches with the same plan gave other "
@@ -161,7 +161,9 @@ def _pin(pin: Pin | None) -> Lines:
     if pin is None:
         return
     if pin.kept:
-        yield f"kept: {_count(pin.launches, 'pinned launch', 'pinned launches')}, one set of bits ({pin.variants[0]})"
+        unread = "" if pin.plan_readable else "; no kernel can be read here, so the bits alone say so"
+        launches = _count(pin.launches, "pinned launch", "pinned launches")
+        yield f"kept: {launches}, one set of bits ({pin.variants[0]}){unread}"
         return
     if len(pin.variants) > 1:
         yield f"not kept: the pinned launches gave {len(pin.variants)} sets of bits ({', '.join(pin.variants)})"

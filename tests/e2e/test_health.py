@@ -43,7 +43,7 @@ def test_of_two_operators_one_waits_unready_and_takes_over_within_the_lease(lab:
             before = len(lab.evidence.launches(check.uid))
             check.sweep_by_hand()
             check.wait(lambda: len(lab.evidence.launches(check.uid)) > before, what="the new leader acts")
-            assert lab.operator.metric("steadyfleet_visits_total", _named(lab, name)) != {}
+            check.wait(lambda: lab.operator.metric("steadyfleet_visits_total", _named(lab, name)), what="it counts")
     finally:
         lab.operator.scale(1)
         lab.cluster.wait_for(lambda: len(lab.operator.pods()) == 1, what="one operator again")

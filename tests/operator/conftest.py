@@ -76,11 +76,13 @@ async def admin(control_plane: ControlPlane) -> AsyncIterator[KubeClient]:
 @pytest.fixture
 def namespace(control_plane: ControlPlane) -> str:
     """A new namespace whose checks may be run."""
-    name = f"serving-{next(_numbers)}"
-    control_plane.kubectl("create", "namespace", name)
-    _grant(control_plane, Scope.CHECK_NAMESPACES, namespace=name)
-    control_plane.kubectl("wait", "serviceaccount/default", "-n", name, "--for=create", "--timeout=30s")
-    return name
+    return _make_namespace(control_plane)
+
+
+@pytest.fixture
+def playground(control_plane: ControlPlane) -> str:
+    """Another one, of other people."""
+    return _make_namespace(control_plane)
 
 
 MakeNode = Callable[..., Awaitable[Node]]
@@ -121,6 +123,14 @@ async def eventually(what: str, condition: Callable[[], Awaitable[bool]], *, sec
                 await asyncio.sleep(0.05)
     except TimeoutError:
         pytest.fail(f"not within {seconds:g} s: {what}")
+
+
+def _make_namespace(control_plane: ControlPlane) -> str:
+    name = f"serving-{next(_numbers)}"
+    control_plane.kubectl("create", "namespace", name)
+    _grant(control_plane, Scope.CHECK_NAMESPACES, namespace=name)
+    control_plane.kubectl("wait", "serviceaccount/default", "-n", name, "--for=create", "--timeout=30s")
+    return name
 
 
 def _grant(control_plane: ControlPlane, scope: Scope, *, namespace: str) -> None:

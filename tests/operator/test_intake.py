@@ -22,18 +22,21 @@ import pytest
 from steadyfleet_contract import wire
 from steadyfleet_contract.report import ErrorAnswer, Report, ReportReceipt
 from steadyfleet_operator.decide.observation import Check, Job, LaunchRecord, Node, Pod
-from steadyfleet_operator.intake import body
+from steadyfleet_operator.intake import body, server
 from steadyfleet_operator.intake.answers import ReportResult
 from steadyfleet_operator.intake.server import ReportServer
 from steadyfleet_operator.intake.store import EvidenceStore
+from steadyfleet_operator.kube import names
+from steadyfleet_operator.kube.checks import parse_check
 from steadyfleet_operator.kube.client import KubeClient, PatchType
 from steadyfleet_operator.kube.jobs import Jobs
 from steadyfleet_operator.kube.pki import Authority
+from steadyfleet_operator.kube.podparse import parse_job, parse_pod
 from steadyfleet_operator.kube.podspec import build_job
 from steadyfleet_operator.kube.probes import Probes
-from steadyfleet_operator.kube.resources import JOBS, PODS
+from steadyfleet_operator.kube.resources import CHECKS, JOBS, PODS
 from tests.cluster.control_plane import ControlPlane
-from tests.operator.builders import EPOCH, a_report, a_visit, settings
+from tests.operator.builders import EPOCH, a_report, a_visit, check_manifest, settings
 from tests.operator.conftest import MakeCheck, MakeNode, eventually
 from tests.operator.faulty_server import faulty_server, status
 from tests.operator.test_jobs import kubelet_removes, kubelet_says, the_pod, user_pod
@@ -62,7 +65,9 @@ class Intake:
 
 
 @asynccontextmanager
-async def intake_of(client: KubeClient, authority: Authority, folder: Path) -> AsyncIterator[Intake]:
+async def intake_of(
+    client: KubeClient, authority: Authority, folder: Path, *namespaces: str
+) -> AsyncIterator[Intake]:
     store = EvidenceStore(folder)
     await store.open()
     woken: list[tuple[str, str]] = []
@@ -72,7 +77,7 @@ async def intake_of(client: KubeClient, authority: Authority, folder: Path) -> A
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     server = ReportServer(
-        settings(report_port=port),
+        settings(report_port=port, check_namespaces=namespaces),
         probes=Probes(client),
         store=store,
         authority=authority,
@@ -100,8 +105,10 @@ async def authority(client: KubeClient) -> Authority:
 
 
 @pytest.fixture
-async def intake(client: KubeClient, authority: Authority, tmp_path: Path) -> AsyncIterator[Intake]:
-    async with intake_of(client, authority, tmp_path / "evidence") as running:
+async def intake(
+    client: KubeClient, authority: Authority, namespace: str, playground: str, tmp_path: Path
+) -> AsyncIterator[Intake]:
+    async with intake_of(client, authority, tmp_path / "evidence", namespace, playground) as running:
         yield running
 
 
@@ -268,6 +275,34 @@ async def test_from_a_pod_that_dresses_up_as_a_probe_without_a_job(
     assert refusal(answer) == (410, "JobGone")
 
 
+async def test_from_a_job_of_another_namespace_that_names_this_check(
+    intake: Intake, client: KubeClient, admin: KubeClient, probe: Probe, playground: str, mint: MintToken
+) -> None:
+    """Everything is copied that can be read, also the check's uid; only the owner is one's own."""
+    own = parse_check(await admin.create(CHECKS, check_manifest("qwen", playground), namespace=playground))
+    assert isinstance(own, Check)
+    forged = build_job(a_visit(own, probe.node.name, probe.node.uid), settings=settings(), report_ca="PEM")
+    for metadata in (forged["metadata"], forged["spec"]["template"]["metadata"]):
+        metadata["labels"][names.LABEL_CHECK_UID] = probe.check.uid
+    job = parse_job(await admin.create(JOBS, forged, namespace=playground))
+    pod = await the_pod(Jobs(client), job)
+
+    answer = await intake.post(mint(playground, pod), text(a_report()))
+
+    assert answer.status_code in (403, 410)
+    assert intake.store.launches(probe.check.uid) == ()
+
+
+async def test_from_a_namespace_whose_checks_are_not_run(
+    intake: Intake, control_plane: ControlPlane, admin: KubeClient, make_node: MakeNode, mint: MintToken
+) -> None:
+    node = await make_node()
+    control_plane.kubectl("wait", "serviceaccount/default", "-n", "default", "--for=create", "--timeout=30s")
+    pod = parse_pod(await admin.create(PODS, user_pod("elsewhere", node.name), namespace="default"))
+
+    assert refusal(await intake.post(mint("default", pod), text(a_report()))) == (403, "NotAProbe")
+
+
 async def test_from_a_probe_whose_image_somebody_swapped(intake: Intake, admin: KubeClient, probe: Probe) -> None:
     swap = {"spec": {"containers": [{"name": "engine", "image": "registry.example/evil:1"}]}}
     await admin.patch(PODS, probe.pod.name, swap, kind=PatchType.STRATEGIC, namespace=probe.pod.namespace)
@@ -384,6 +419,29 @@ async def test_a_body_that_does_not_come_is_not_waited_for(
     assert refusal(answer) == (408, "TooSlow")
 
 
+async def test_a_slow_sender_holds_up_no_other(
+    client: KubeClient, authority: Authority, make_probe: MakeProbe, namespace: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(server, "BODIES_AT_ONCE", 1)
+    slow = await make_probe()
+    other = await make_probe(check=slow.check, slot=1)
+    sent, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slowly() -> AsyncIterator[bytes]:
+        yield text(a_report())[:100]
+        sent.set()
+        await go_on.wait()
+        yield text(a_report())[100:]
+
+    async with intake_of(client, authority, tmp_path, namespace) as intake:
+        first = asyncio.create_task(intake.post(slow.token, slowly()))
+        await sent.wait()
+        assert (await intake.post(other.token, text(a_report()))).status_code == 200
+        go_on.set()
+        assert (await first).status_code == 200
+
+
 async def test_a_sender_that_hangs_up_in_the_middle_is_no_fault_of_ours(
     intake: Intake, probe: Probe, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -413,9 +471,9 @@ async def test_other_paths_and_methods_answer_in_the_contracts_words(method: str
 async def test_while_the_api_server_is_away_nothing_is_taken_and_the_probe_shall_come_again(
     authority: Authority, probe: Probe, tmp_path: Path
 ) -> None:
-    async with faulty_server(status(503)) as (server, client), intake_of(client, authority, tmp_path) as intake:
+    async with faulty_server(status(503)) as (faulty, client), intake_of(client, authority, tmp_path) as intake:
         answer = await intake.post(probe.token, text(a_report()))
-        requests = len(server.requests)
+        requests = len(faulty.requests)
 
     assert refusal(answer) == (503, "KubernetesUnavailable")
     assert int(answer.headers["Retry-After"]) > 0
@@ -457,6 +515,8 @@ async def test_a_digest_is_known_once_a_full_decode_with_it_was_reported(intake:
 async def test_a_digest_query_needs_a_token_and_a_sound_body(intake: Intake, probe: Probe) -> None:
     assert refusal(await intake.post(None, b"{}", path=wire.DIGESTS_PATH)) == (401, "NoToken")
     assert refusal(await intake.post(probe.token, b"{}", path=wire.DIGESTS_PATH)) == (422, "FieldInvalid")
+    large = json.dumps({"launch": 0, "kind": "Pinned", "cache": "Cold", "digest": a_report().digest}) + " " * 4096
+    assert refusal(await intake.post(probe.token, large, path=wire.DIGESTS_PATH)) == (413, "TooLarge")
 
 
 async def test_a_token_is_reviewed_once_for_a_burst(

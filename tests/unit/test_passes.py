@@ -125,3 +125,34 @@ async def test_a_defect_is_told_and_does_not_end_the_other_checks(caplog: pytest
 async def _wake_and_wait(passes: Passes, recorder: Recorder, count: int) -> None:
     passes.wake("ns", "a")
     await recorder.passes(count)
+
+
+async def test_a_check_whose_event_was_lost_gets_its_task_once() -> None:
+    recorder = Recorder(60.0)
+
+    async def story(passes: Passes) -> None:
+        passes.ensure("ns", "a")
+        await recorder.passes(1)
+        passes.ensure("ns", "a")
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert recorder.ran.empty()
+
+    await with_passes(recorder, story)
+
+
+async def test_failing_passes_are_not_taken_for_stuck_ones_but_hanging_ones_are() -> None:
+    recorder = Recorder(Unavailable("away"), Unavailable("away"))
+
+    async def story(passes: Passes) -> None:
+        await _wake_and_wait(passes, recorder, 1)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert passes.stuck_seconds() == 0
+        recorder.gate.clear()
+        passes.wake("ns", "b")
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert passes.stuck_seconds() > 0
+
+    await with_passes(recorder, story)

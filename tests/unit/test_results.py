@@ -6,8 +6,10 @@ import itertools
 
 import pytest
 
-from steadyfleet_operator.kube.results import WORST_FIRST, with_entry
-from steadyfleet_operator.resource import NodeCheck, NodeStatus, Verdict
+from steadyfleet_operator.kube.results import with_entry
+from steadyfleet_operator.resource import VERDICT_SEVERITY, NodeCheck, NodeStatus, Verdict
+
+WORST_FIRST = tuple(sorted(Verdict, key=lambda verdict: -VERDICT_SEVERITY[verdict]))
 
 
 def entry(name: str, verdict: Verdict) -> NodeCheck:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from steadyfleet_contract.surroundings import BY_NATURE, COMPARED_SECTIONS
+from steadyfleet_contract.surroundings import BY_NATURE as BY_NATURE  # also for the store's index
+from steadyfleet_contract.surroundings import COMPARED_SECTIONS
 from steadyfleet_operator.decide.observation import LaunchRecord
 
 

@@ -8,7 +8,7 @@ The fault is named by the variable FAKE_FAULT:
     error      answers HTTP 500                             hangs     never answers a question
     nan        has NaN logprobs                             prompt    changes the prompt
     flaky      answers differently each time                decodes   an autotuner's choice moves decoding alone
-    retunes    ignores the choice in a warm cache
+    retunes    ignores the choice in a warm cache           unpinned  chooses although the pin is set
 
 What the process sees is written to the file FAKE_WITNESS. FAKE_BLOCKS lists what its autotuner chooses for a reduction
 in each start (counted in the file FAKE_STARTS); answers follow the choice. A choice in the cache is taken from there,
@@ -132,7 +132,7 @@ def tune() -> int:
         starts.seek(0)
         number = len(starts.readlines())
         starts.write("start\n")
-    pinned = os.environ.get("TORCHINDUCTOR_FORCE_FILTER_REDUCTION_CONFIGS") == "1"
+    pinned = os.environ.get("TORCHINDUCTOR_FORCE_FILTER_REDUCTION_CONFIGS") == "1" and FAULT != "unpinned"
     folder = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"], "cx")
     folder.mkdir(exist_ok=True)
     meta = {"kernel_name": "triton_red_fused_1", "deterministic": pinned, "force_filter_reduction_configs": pinned}
@@ -174,6 +174,7 @@ def main() -> None:
         time.sleep(600)
     BLOCK = tune()
     port = next(int(argument.removeprefix("--port=")) for argument in sys.argv if argument.startswith("--port="))
+    ThreadingHTTPServer.request_queue_size = 64
     ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
 
 
