@@ -30,7 +30,8 @@ test-cluster: $(VENV) ## Tests on the real API server, kubelet, containerd, Helm
 	$(RUN) -m tests.cluster prepare
 	$(RUN) -m pytest tests/cluster
 	$(RUN) -m pytest tests/operator tests/chart
-	$(RUN) -m pytest tests/e2e -m "not slow"
+	@# Real kubelets and engines on two busy cores: a test that fails once is run once more, and told as such.
+	$(RUN) -m pytest tests/e2e -m "not slow" --reruns 1
 
 .PHONY: test-wheel
 test-wheel: $(VENV) ## Build the wheel and test it in an environment without the checkout, on Python 3.11 and 3.10
@@ -57,6 +58,10 @@ cluster-down: $(VENV) ## Take it down, with everything that an earlier one left 
 .PHONY: bench-visit
 bench-visit: $(VENV) ## Measure a visit against the bare engine, the operator's memory, and report to condition
 	$(RUN) -m tests.bench.visit
+
+.PHONY: bench-compare
+bench-compare: $(VENV) ## Measure a comparison of two launches (32 prompts x 128 tokens x top-20, under 20 ms)
+	$(RUN) -m tests.bench.compare
 
 .PHONY: clean
 clean: ## Remove what was built inside the checkout (the cache outside of it stays)

@@ -19,6 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = {"steadyfleet_operator", "steadyfleet_contract", "steadyfleet_probe"}
 TEST_TOOLS = ["pytest", "pytest-asyncio", "pytest-timeout", "hypothesis", "pyyaml", "cryptography"]
+COPIED = ["tests/unit", "tests/contract", "tests/operator", "tests/data", "crds", "charts", "examples", "docs"]
 OLDEST = ["pydantic==2.10.*", "numpy==1.26.*"]
 CHECKOUT_ONLY = ["tests/unit/test_repository.py"]
 """Tests about files that a wheel has not."""
@@ -65,7 +66,7 @@ def check_contents(wheel: Path) -> None:
 def copy_tests(place: Path) -> Path:
     """The tests and what they read, without the packages under test."""
     target = place / "checkout"
-    for folder in ("tests/unit", "tests/contract", "tests/operator", "tests/data", "crds", "charts", "examples", "docs"):
+    for folder in COPIED:
         if (ROOT / folder).exists():
             shutil.copytree(
                 ROOT / folder, target / folder, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
@@ -95,11 +96,13 @@ def run_tests(
 def interpreter_of(version: str) -> str:
     """A Python of this version on the machine (uv does not look into pyenv); else its number, for uv to fetch it."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    candidates = [shutil.which(f"python{version}"), *sorted(pyenv.glob(f"{version}.*/bin/python"), reverse=True)]
-    for candidate in filter(None, candidates):
+    on_path = shutil.which(f"python{version}")
+    candidates = [on_path] if on_path else []
+    candidates += [str(path) for path in sorted(pyenv.glob(f"{version}.*/bin/python"), reverse=True)]
+    for candidate in candidates:
         asked = subprocess.run([candidate, "--version"], capture_output=True, text=True, check=False)
         if asked.returncode == 0 and asked.stdout.startswith(f"Python {version}."):
-            return str(candidate)
+            return candidate
     return version
 
 

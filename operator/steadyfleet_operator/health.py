@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from aiohttp import web
@@ -15,7 +16,9 @@ def application(registry: CollectorRegistry, *, alive: Check, ready: Check) -> w
     app = web.Application()
 
     async def metrics(_: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        # A hundred thousand series take seconds, in which the Lease must be renewed.
+        body = await asyncio.to_thread(generate_latest, registry)
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     def probe(check: Check) -> Callable[[web.Request], object]:
         async def answer(_: web.Request) -> web.Response:

@@ -45,7 +45,6 @@ class Settings(BaseModel):
     tls_secret_name: str = "steadyfleet-report-tls"  # noqa: S105  a name, not a secret
     dry_run: bool = False
     """Judge and report, but never write to a Node."""
-    log_format: str = "plain"
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Settings:

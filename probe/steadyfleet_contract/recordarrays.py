@@ -76,7 +76,7 @@ def _prompt(entry: dict[str, Any], *, file: str, field: str, vocabulary: int, wi
 
 def _floats(values: Any, *, file: str, field: str, rows: bool = False) -> F32:
     array = _array(values, file=file, field=field, rows=rows)
-    if array.dtype == object or array.dtype.kind in "US":
+    if array.dtype == object:
         array = np.array([_number(value, file=file, field=field) for value in array.ravel()]).reshape(array.shape)
     if array.dtype.kind not in "fiu":
         raise InputInvalid(file, "not numbers", field=field, remedy="logprobs are numbers")
@@ -112,6 +112,9 @@ def _array(values: Any, *, file: str, field: str, rows: bool) -> Any:
             return np.zeros((0, 0))
     try:
         array = np.array(values) if values else np.zeros(0)
+        if array.dtype.kind == "U":
+            # One number in quotes made texts of them all.
+            array = np.array(values, dtype=object)
     except (ValueError, OverflowError) as error:
         raise InputInvalid(file, str(error), field=field, remedy="it needs a list of numbers") from error
     if array.ndim != (2 if rows else 1) or array.dtype == bool:

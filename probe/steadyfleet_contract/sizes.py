@@ -111,8 +111,9 @@ def forced_sizes(a: Outputs, b: Outputs) -> ForcedSizes:
     whole = a.finite & b.finite
     if not a.top or not whole.any():
         return ForcedSizes(deltas, agreement=None, divergence=None, tail_mass=None)
-    a_ids, a_logprobs = a.top_ids[whole], a.top_logprobs[whole].astype(np.float64)
-    b_ids, b_logprobs = b.top_ids[whole], b.top_logprobs[whole].astype(np.float64)
+    # No probability is above one, but a broken launch or a hostile file may say so.
+    a_ids, a_logprobs = a.top_ids[whole], np.minimum(a.top_logprobs[whole].astype(np.float64), 0.0)
+    b_ids, b_logprobs = b.top_ids[whole], np.minimum(b.top_logprobs[whole].astype(np.float64), 0.0)
     there, back = _divergence(a_ids, a_logprobs, b_ids, b_logprobs)
     tail = min(np.exp(a_logprobs).sum(axis=1).min(), np.exp(b_logprobs).sum(axis=1).min())
     return ForcedSizes(

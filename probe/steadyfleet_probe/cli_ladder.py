@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn, TextIO
@@ -47,6 +47,7 @@ _STEPS = {
 }
 
 _INTERRUPTED = 130
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 _RUN_ZIP = """
 import sys
@@ -76,6 +77,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument(
         "--pass", dest="passes", action="append", choices=[BATCHED], default=[], help="a pass beside the usual ones"
+    )
+    parser.add_argument(
+        "--max-tokens", type=int, default=64, metavar="N", help="of the full decode of each prompt (default: 64)"
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON instead of a table")
     parser.add_argument("--out", type=Path, help="folder for the result, the report of each launch, and engine logs")
@@ -114,7 +118,7 @@ def _climb(asked: Ladder, out: Path | None, progress: _Progress) -> tuple[list[L
     def engine_log(request: LaunchRequest) -> TextIO:
         return (out / f"launch-{request.index:02}.log" if out else Path(os.devnull)).open("w")
 
-    with _signals_as_interrupts():
+    with _on_signals(_interrupt):
         steps = ladder.run(asked, progress=progress.begins, engine_log=engine_log)
         try:
             for one in steps:
@@ -138,6 +142,7 @@ def _ladder(chosen: argparse.Namespace, work: Path) -> Ladder:
         kinds=_KINDS[chosen.kind],
         cache=CacheOrder(chosen.cache),
         batched=BATCHED in chosen.passes,
+        max_tokens=chosen.max_tokens,
         arguments=tuple(chosen.arguments),
         environment=environment,
         work=work,
@@ -242,24 +247,21 @@ def _work_folder(named: Path | None) -> Iterator[Path]:
         yield Path(folder)
 
 
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    """A second signal must not break into the clean-up that the first one starts."""
+    for other in _SIGNALS:
+        signal.signal(other, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
 @contextlib.contextmanager
-def _signals_as_interrupts() -> Iterator[None]:
-    """The first signal raises KeyboardInterrupt; a second one must not break into the clean-up that it started."""
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.getsignal(number) for number in numbers]
-
-    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
-        for other in numbers:
-            signal.signal(other, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
+def _on_signals(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    before = [signal.signal(number, handler) for number in _SIGNALS]
     try:
-        for number in numbers:
-            signal.signal(number, interrupt)
         yield
     finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
+        for number, former in zip(_SIGNALS, before, strict=True):
+            signal.signal(number, former)
 
 
 def _run_on(python: str, command_line: Sequence[str]) -> int:
@@ -270,11 +272,6 @@ def _run_on(python: str, command_line: Sequence[str]) -> int:
         zipped = Path(folder) / package.ARCHIVE
         package.build_archive(zipped)
         child = subprocess.Popen([python, "-c", _RUN_ZIP, zipped, *arguments])
-        before = signal.signal(signal.SIGTERM, lambda number, frame: child.terminate())
-        try:
-            while True:
-                # A terminal interrupts both; the child ends its engine first.
-                with contextlib.suppress(KeyboardInterrupt):
-                    return child.wait()
-        finally:
-            signal.signal(signal.SIGTERM, before)
+        # The child ends its engine first; a terminal tells it as well, and it takes the first signal alone.
+        with _on_signals(lambda number, frame: child.send_signal(number)):
+            return child.wait()

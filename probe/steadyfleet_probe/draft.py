@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,10 +11,13 @@ from datetime import datetime, timezone
 
 from steadyfleet_contract.report import GPU, Outcome, Report, Timing
 from steadyfleet_contract.spec import CacheState, LaunchKind, LaunchRequest, ProbeSpec
+from steadyfleet_probe.errors import LaunchFailed, SettingsInvalid
 from steadyfleet_probe.measure import Measured
-from steadyfleet_probe.surroundings import Section, bounded
+from steadyfleet_probe.surroundings import Section, bounded, redacted
 
 _MAX_MESSAGE_CHARACTERS = 2048
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -47,7 +51,21 @@ class Draft:
 
     def fail(self, outcome: Outcome, message: str) -> None:
         self.outcome = outcome
-        self.message = message[:_MAX_MESSAGE_CHARACTERS]
+        self.message = redacted(message)[:_MAX_MESSAGE_CHARACTERS]
+
+    def fail_with(self, error: Exception) -> None:
+        """Whatever ended the launch. What is not foreseen is logged with its traceback, and is the probe's fault."""
+        match error:
+            case LaunchFailed():
+                self.fail(error.outcome, str(error))
+                self.gpus = self.gpus or error.gpus
+            case SettingsInvalid():
+                self.fail(Outcome.PROBE_ERROR, str(error))
+            case OSError():
+                self.fail(Outcome.PROBE_ERROR, f"{error.filename or 'a system call'}: {error.strerror or error}")
+            case _:
+                _log.error("launch %d failed", self.request.index, exc_info=error)
+                self.fail(Outcome.PROBE_ERROR, f"{type(error).__name__}: {error}")
 
     def report(self) -> Report:
         """An engine that did not complete has no digest: half a measurement is not to be compared."""

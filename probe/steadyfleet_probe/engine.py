@@ -135,8 +135,8 @@ class VLLMEngine:
         """Configuration as resolved; empty if this engine does not tell (it explains, it decides nothing)."""
         try:
             return dict(self._get("/server_info", config_format="json"))
-        except LaunchFailed as error:
-            return {"vllm_config": {"unavailable": str(error)[:200]}}
+        except (LaunchFailed, ValueError, httpx.HTTPError) as error:
+            return {"vllm_config": {"unavailable": f"{type(error).__name__}: {error}"[:200]}}
 
     def log_facts(self) -> dict[str, str]:
         return dict(self._facts)

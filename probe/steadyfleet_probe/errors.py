@@ -10,7 +10,7 @@ ProbeError
 
 from __future__ import annotations
 
-from steadyfleet_contract.report import Outcome
+from steadyfleet_contract.report import GPU, Outcome
 
 
 class ProbeError(Exception):
@@ -22,11 +22,15 @@ class SettingsInvalid(ProbeError):
 
 
 class LaunchFailed(ProbeError):
-    """A launch ended otherwise than Completed. The message is for people and goes into the report."""
+    """A launch ended otherwise than Completed. The message is for people and goes into the report.
 
-    def __init__(self, outcome: Outcome, message: str) -> None:
+    `gpus`: those that the pod was given, if it failed before any was chosen.
+    """
+
+    def __init__(self, outcome: Outcome, message: str, *, gpus: tuple[GPU, ...] = ()) -> None:
         super().__init__(message)
         self.outcome = outcome
+        self.gpus = gpus
 
 
 class ReportRefused(ProbeError):

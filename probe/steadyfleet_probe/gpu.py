@@ -58,15 +58,19 @@ class GPUs:
     rows: tuple[dict[str, str], ...] = ()
     """What nvidia-smi says of each."""
     visible: str = ""
-    """For CUDA_VISIBLE_DEVICES: indices within the container; empty if every GPU of the pod is used."""
+    """For CUDA_VISIBLE_DEVICES: indices within the container; empty if all GPUs of the pod are used as they come."""
+    nameless: int = 0
+    """How many GPUs nvidia-smi lists without a UUID: a card that is failing says `[Unknown Error]`."""
 
 
 def look(environment: Mapping[str, str]) -> GPUs:
     """Never raises: a pod without GPUs or without nvidia-smi has fewer facts."""
     uuids = [match.group() for match in _UUID.finditer(environment.get("NVIDIA_VISIBLE_DEVICES", ""))]
-    rows = tuple(_query(_BASE))
+    listed = _query(_BASE)
+    rows = tuple(row for row in listed if _UUID.fullmatch(row["uuid"]))
+    nameless = len(listed) - len(rows)
     if not rows:
-        return GPUs(found=tuple(GPU(uuid=uuid) for uuid in uuids))
+        return GPUs(found=tuple(GPU(uuid=uuid) for uuid in uuids), nameless=nameless)
     instances = [uuid for uuid in uuids if uuid.startswith("MIG-")]
     if instances:
         # nvidia-smi lists the cards: an instance has an id of its own, and the card's memory is also its neighbours'.
@@ -77,6 +81,7 @@ def look(environment: Mapping[str, str]) -> GPUs:
         ),
         used_bytes=max(_bytes(row["memory.used"]) for row in rows),
         rows=rows,
+        nameless=nameless,
     )
 
 
@@ -92,15 +97,27 @@ def describe(gpus: GPUs) -> dict[str, str]:
 
 
 def choose(given: GPUs, *, count: int, wanted: str = "") -> GPUs:
-    """Those of the given GPUs that the launches use: the wanted one first. Raises LaunchFailed (GPUNotGiven)."""
+    """Those of the given GPUs that the launches use: the wanted one first.
+
+    Raises LaunchFailed with all that were given: GPUNotGiven, or ProbeError if they cannot be told apart.
+    """
     uuids = [found.uuid for found in given.found]
     if wanted and wanted not in uuids:
         raise LaunchFailed(
-            Outcome.GPU_NOT_GIVEN, f"GPU {wanted} was not among the {len(uuids)} given to this pod; it is in use"
+            Outcome.GPU_NOT_GIVEN,
+            f"GPU {wanted} was not among the {len(uuids)} given to this pod; it is in use, or no longer in this node",
+            gpus=given.found,
         )
-    if not uuids or len(uuids) <= count:
-        return given
     order = sorted(range(len(uuids)), key=lambda index: (uuids[index] != wanted, index))[:count]
+    if order == list(range(len(uuids))):
+        return given
+    if given.nameless:
+        # Which index the engine would count for the others is not known: a result could get a wrong GPU's name.
+        raise LaunchFailed(
+            Outcome.PROBE_ERROR,
+            f"nvidia-smi names no UUID for {given.nameless} GPUs of this pod, so none can be chosen",
+            gpus=given.found,
+        )
     rows = tuple(given.rows[index] for index in order) if len(given.rows) == len(uuids) else given.rows
     return replace(
         given,
@@ -121,6 +138,7 @@ def check_free(environment: Mapping[str, str], *, count: int, wanted: str = "") 
                 Outcome.GPU_IN_USE,
                 f"{gpus.used_bytes // _MEBIBYTE} MiB of GPU memory are in use before the start; the GPU is shared or "
                 "a process is left on it, so nothing was started",
+                gpus=gpus.found,
             )
         time.sleep(0.5)
     return gpus

@@ -26,6 +26,9 @@ from steadyfleet_probe.settings import Settings
 MAX_LAUNCHES = 64
 """Of all kinds together: the contract numbers the launches of one place from 0 to 63."""
 
+MAX_TOKENS = 4096
+"""As in the contract."""
+
 MAX_WORK_CHARACTERS = 48
 """vLLM makes sockets in TMPDIR, far below the work folder, and the kernel takes paths of 107 characters for them."""
 
@@ -54,6 +57,8 @@ class Ladder:
     kinds: tuple[LaunchKind, ...]
     cache: CacheOrder
     batched: bool
+    max_tokens: int
+    """Of the full decode."""
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
     """Of the engine."""
@@ -70,6 +75,8 @@ class Ladder:
             raise SettingsInvalid(f"--launches: {total} launches in all, 1 to {MAX_LAUNCHES} are possible")
         if self.cache is not CacheOrder.COLD and self.launches < 2:
             raise SettingsInvalid(f"--launches: {self.cache.value} needs two of each kind: the first fills the caches")
+        if not 1 <= self.max_tokens <= MAX_TOKENS:
+            raise SettingsInvalid(f"--max-tokens: {self.max_tokens}, 1 to {MAX_TOKENS} are possible")
         if len(str(self.work)) > MAX_WORK_CHARACTERS:
             raise SettingsInvalid(
                 f"--work: {self.work} is longer than {MAX_WORK_CHARACTERS} characters, and the engine's sockets lie "
@@ -163,6 +170,7 @@ def _settings(ladder: Ladder) -> Settings:
         image="local",
         model=ladder.model,
         arguments=ladder.arguments,
+        max_tokens=ladder.max_tokens,
         gpus_per_probe=ladder.gpus_per_launch,
         wanted_gpu=ladder.wanted_gpu,
         launches=requests(ladder),

@@ -136,7 +136,8 @@ def _change(change: Change) -> Lines:
 
 _CAUSES = {
     Cause.NONE: "nothing moved",
-    Cause.KERNEL_PLAN: "KernelPlan: launches with one plan gave one set of bits, and each of the two plans ran more than once",
+    Cause.KERNEL_PLAN: "KernelPlan: launches with one plan gave one set of bits, and each of the two plans ran more "
+    "than once",
     Cause.CANNOT_TELL: "the plans differ, but one of them ran only once: can't tell whether they explain it all "
     "(a warm launch of it would run its plan again)",
     Cause.UNEXPLAINED: "Unexplained: never a recorded choice of kernels, since launches with the same plan gave other "

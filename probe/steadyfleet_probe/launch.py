@@ -10,6 +10,7 @@ anything through the model, so they can't change an answer.
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,13 +19,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from steadyfleet_contract.report import Outcome, Report
+from steadyfleet_contract.report import Report
 from steadyfleet_contract.spec import LaunchKind, LaunchRequest
 from steadyfleet_probe import caches, gpu, model, recipe, surroundings
 from steadyfleet_probe.deadline import Deadline
 from steadyfleet_probe.draft import Draft
 from steadyfleet_probe.engine import VLLMEngine, free_port
-from steadyfleet_probe.errors import LaunchFailed, SettingsInvalid
 from steadyfleet_probe.installed import find_build, find_command
 from steadyfleet_probe.measure import Engine, measure
 from steadyfleet_probe.plan import read_plan
@@ -33,6 +33,8 @@ from steadyfleet_probe.settings import Settings
 from steadyfleet_probe.weights import Weights, read_weights
 
 _T = TypeVar("_T")
+
+_log = logging.getLogger(__name__)
 
 
 def _to_nobody(step: str) -> None:
@@ -62,6 +64,8 @@ class _Prepared:
     port: int
     model_folder: Path | None
     gpus: gpu.GPUs
+    own: Mapping[str, str]
+    """Variables that the probe sets, not the user: each launch has its own, and they explain nothing."""
 
 
 def run_launch(
@@ -77,12 +81,8 @@ def run_launch(
     try:
         with draft.timed("total"):
             _launch(settings, draft, deadline, digest_is_known, extras)
-    except LaunchFailed as failed:
-        draft.fail(failed.outcome, str(failed))
-    except SettingsInvalid as error:
-        draft.fail(Outcome.PROBE_ERROR, str(error))
-    except OSError as error:
-        draft.fail(Outcome.PROBE_ERROR, f"{error.filename or 'a system call'}: {error.strerror or error}")
+    except Exception as error:  # noqa: BLE001  the border: a launch without a report is a launch that was lost
+        draft.fail_with(error)
     return draft.report()
 
 
@@ -144,7 +144,8 @@ def _run_engine(
             with draft.timed(step):
                 ask(engine, prompts)
         with draft.timed("fingerprint"):
-            more = {**engine.log_facts(), "arguments": json.dumps(_without_port(prepared))}
+            arguments = surroundings.without_secrets(_without_port(prepared))
+            more = {**engine.log_facts(), "arguments": json.dumps(arguments)}
             draft.fingerprint["engine"] = surroundings.engine(server_info.result(), more=more)
             _read_plan(draft, prepared)
         extras.on_step("engineStop")
@@ -192,9 +193,9 @@ def _prepare(settings: Settings, draft: Draft) -> _Prepared:
     environment = recipe.environment(
         spec, pod=settings.environment, private=folders.variables, kind=draft.request.kind
     )
-    if gpus.visible:
-        environment |= {"CUDA_VISIBLE_DEVICES": gpus.visible, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    return _Prepared([*command, *arguments], environment, folders, port, folder, gpus)
+    chosen = {"CUDA_VISIBLE_DEVICES": gpus.visible, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if gpus.visible else {}
+    own = {**folders.variables, **chosen}
+    return _Prepared([*command, *arguments], environment | chosen, folders, port, folder, gpus, own)
 
 
 def _prompts(settings: Settings, draft: Draft, folder: Path) -> PromptSet:
@@ -206,7 +207,7 @@ def _prompts(settings: Settings, draft: Draft, folder: Path) -> PromptSet:
 def _look_around(prepared: _Prepared) -> dict[str, surroundings.Section]:
     return {
         "versions": surroundings.versions(),
-        "environment": surroundings.environment(prepared.environment, private=prepared.folders.variables),
+        "environment": surroundings.environment(prepared.environment, private=prepared.own),
         "gpu": surroundings.bounded(gpu.describe(prepared.gpus)),
         "host": surroundings.host(),
         "image": surroundings.image(prepared.environment),
@@ -215,10 +216,14 @@ def _look_around(prepared: _Prepared) -> dict[str, surroundings.Section]:
 
 def _read_plan(draft: Draft, prepared: _Prepared) -> None:
     """A pinned launch whose outputs may depend on timings is an as-served one, whatever was asked for."""
-    plan = read_plan(prepared.folders.root)
-    section = plan.section()
+    try:
+        plan = read_plan(prepared.folders.root)
+        section, why = plan.section(), plan.why_not_pinned()
+    except Exception as error:  # noqa: BLE001  the answers are there; only what they depended on is not known
+        _log.exception("the kernel plan can't be read")
+        why = f"the kernel plan can't be read: {type(error).__name__}: {error}"
+        section = {"unavailable": why}
     if draft.request.kind is LaunchKind.PINNED:
-        why = plan.why_not_pinned()
         section["pin"] = f"does not hold: {why}" if why else "holds"
         if why:
             draft.kind = LaunchKind.AS_SERVED
@@ -231,18 +236,27 @@ def _take(draft: Draft, beside: _Beside, deadline: Deadline) -> None:
     timeout = max(5.0, deadline.remaining_seconds)
     try:
         draft.fingerprint |= beside.looked.result(timeout=timeout)
-        if beside.weights is None:
-            return
+    except Exception as error:  # noqa: BLE001  facts explain; they decide nothing
+        _log.exception("the surroundings can't be told")
+        draft.fingerprint["host"] = {"unavailable": _why(error)}
+    if beside.weights is None:
+        return
+    try:
         with draft.timed("weightsWait"):
             weights = beside.weights.result(timeout=timeout)
-    except (OSError, FutureTimeout) as error:
-        draft.fingerprint["weights"] = {"unavailable": str(error) or "not hashed before the launch deadline"}
+    except Exception as error:  # noqa: BLE001  as above
+        _log.exception("the weights can't be hashed")
+        draft.fingerprint["weights"] = {"unavailable": _why(error)}
         return
     section = {**weights.files, "bytes": str(weights.total_bytes)}
     if not weights.unchanged():
         section["changed"] = "a weight file was written while the engine started"
     draft.weights_digest = weights.digest
     draft.fingerprint["weights"] = section
+
+
+def _why(error: Exception) -> str:
+    return "not before the launch deadline" if isinstance(error, FutureTimeout) else f"{type(error).__name__}: {error}"
 
 
 def _without_port(prepared: _Prepared) -> list[str]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,7 +126,8 @@ def read_plan(root: Path) -> Plan:
 def _files(root: Path) -> tuple[list[Path], list[Path], list[Path], list[Path], dict[str, str]]:
     sources, configs, tuned, tactics = [], [], [], []
     names: dict[str, str] = {}
-    for path in sorted(root.rglob("*")):
+    # Not rglob: it fails on a folder that vanishes, and the engine may still rename what it writes.
+    for path in sorted(Path(folder, name) for folder, _, inside in os.walk(root) for name in inside):
         if path.suffix == ".py":
             sources.append(path)
         elif path.suffix == ".best_config":
@@ -141,9 +143,12 @@ def _files(root: Path) -> tuple[list[Path], list[Path], list[Path], list[Path], 
 
 
 def _kernel(path: Path) -> Kernel | None:
-    if path.stat().st_size > _MAX_SOURCE_BYTES:
+    try:
+        if path.stat().st_size > _MAX_SOURCE_BYTES:
+            return None
+        text = path.read_text(errors="replace")
+    except FileNotFoundError:
         return None
-    text = path.read_text(errors="replace")
     heuristic = _HEURISTIC.search(text)
     # A compiled graph is no kernel: it holds the sources of all its kernels as texts, and its name also changes with
     # settings that change no code.
@@ -182,8 +187,11 @@ def _winner(path: Path) -> str:
     timings = content.get("configs_timings")
     if not isinstance(timings, list) or not timings:
         return "unreadable"
-    best = min(timings, key=lambda entry: _least(entry[1]))
-    return json.dumps(best[0], sort_keys=True)
+    try:
+        best = min(timings, key=lambda entry: _least(entry[1]))
+        return json.dumps(best[0], sort_keys=True)
+    except (LookupError, TypeError, ValueError):
+        return "unreadable"
 
 
 def _least(timing: object) -> float:

@@ -1,7 +1,8 @@
 """A child process in a group of its own, whose output is followed, and of which nothing stays when it ends.
 
 A child may start processes that leave its group (`setsid`). While it runs, this process therefore adopts orphans (as a
-child subreaper; in a pod it is pid 1 anyway) and ends them with the group. Children that were there before are spared.
+child subreaper; in a pod it is pid 1 anyway) and ends them with the group. Children that were there before are spared,
+and so are those that other threads of this process start meanwhile: they are of its session, which nobody can join.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def _adopt_orphans(adopt: bool) -> None:
 
 def _end_children(spared: set[int], until: float) -> None:
     """Kill and reap all other children, theirs too: each killed parent hands us its children."""
-    while children := set(_children()) - spared:
+    while children := {pid for pid in set(_children()) - spared if not _is_of_our_session(pid)}:
         for pid in children:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -117,6 +118,13 @@ def _end_children(spared: set[int], until: float) -> None:
         if time.monotonic() > until:
             return
         time.sleep(0.01)
+
+
+def _is_of_our_session(pid: int) -> bool:
+    try:
+        return os.getsid(pid) == os.getsid(0)
+    except ProcessLookupError:
+        return False
 
 
 def _children() -> list[int]:

@@ -5,8 +5,9 @@
     environment   variables that reach the numerics        weights   hashes of the files
     gpu           identity, driver, errors, clocks         plan      see `plan`
 
-No secrets: variables are taken by an allow-list of prefixes, and names that look like a credential are left out.
-Values that differ between any two launches (ports, identifiers, times) are left out as well.
+No secrets: variables are taken by an allow-list of prefixes; what is named like a credential is left out, or written as
+*** where it is one among others; URLs lose what stands before their host. Values that differ between any two launches
+(ports, identifiers, times) are left out as well.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -31,7 +32,23 @@ _PREFIXES = (
     "TRANSFORMERS_", "GLOO_", "MASTER_", "RAY_", "TF32", "PATH",
 )  # fmt: skip
 
-_SECRET = re.compile(r"(^|_)(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|AUTH)$", re.IGNORECASE)
+_SECRET = re.compile(
+    r"(^|[_.-])(API_?KEYS?|ACCESS_?KEYS?|KEYS?|TOKENS?|SECRETS?|PASS|PASSWORDS?|PASSWD|PASSPHRASE|PWD|CREDENTIALS?"
+    r"|CREDS?|AUTH|AUTHORIZATION|BEARER)([_-]ID)?$",
+    re.IGNORECASE,
+)
+
+_COUNT = re.compile(r"tokens$", re.IGNORECASE)
+"""`max_num_batched_tokens` is a number; only then is it none of the secrets above."""
+
+_USERINFO = re.compile(r"(\b[A-Za-z][A-Za-z0-9+.-]*://)[^/\s\"'@]*(?:@[^/\s\"'@]*)*@")
+
+_FIELD = re.compile(
+    r"(?P<before>(?P<name>[A-Za-z_][\w.-]*)['\"]?\s*[=:]\s*(?P<quote>['\"]))(?P<value>(?:\\.|(?!(?P=quote)).)*)(?P=quote)"
+)
+"""`"api_key": "x"` of JSON, `hf_token='x'` of Python."""
+
+_HIDDEN = "***"
 
 _VOLATILE = re.compile(
     r"(^|\.)(instance_id|.*_port|.*_port_list|traced_files|compilation_time|encoder_compilation_time|cache_dir"
@@ -89,7 +106,7 @@ def environment(engine: Mapping[str, str], *, private: Mapping[str, str]) -> Sec
         {
             name: value
             for name, value in sorted(engine.items())
-            if name.startswith(_PREFIXES) and not _SECRET.search(name) and name not in private
+            if name.startswith(_PREFIXES) and not _is_secret(name, value) and name not in private
         }
     )
 
@@ -101,12 +118,13 @@ def engine(server_info: Mapping[str, object], *, more: Mapping[str, str]) -> Sec
     vLLM's collect_env, which fails in an image without pip.
     """
     facts = {name: value for name, value in more.items() if name != "config"}
-    facts |= {f"logged.{name}": value for name, value in assignments(more.get("config", ""))}
+    logged = assignments(more.get("config", ""))
+    facts |= {f"logged.{name}": value for name, value in logged if not _is_secret(name, value)}
     for name, value in _flattened(server_info.get("vllm_config")):
-        if not _VOLATILE.search(name) and not _SECRET.search(name.rpartition(".")[2]):
+        if not _VOLATILE.search(name) and not _is_secret(name, value):
             facts[name] = value
     for name, value in _flattened(server_info.get("vllm_env")):
-        if not _SECRET.search(name):
+        if not _is_secret(name, value):
             facts[f"env.{name}"] = value
     system = server_info.get("system_env")
     if isinstance(system, dict):
@@ -135,7 +153,42 @@ def assignments(text: str) -> Iterator[tuple[str, str]]:
 
 def bounded(facts: Mapping[str, str]) -> Section:
     """Within the limits of the report; a value that is cut carries the hash of the whole."""
-    return {key[:_MAX_KEY_CHARACTERS]: _cut(value) for key, value in list(facts.items())[:_MAX_ENTRIES]}
+    return {
+        key[:_MAX_KEY_CHARACTERS]: _cut(redacted(value)) for key, value in list(facts.items())[:_MAX_ENTRIES]
+    }
+
+
+def without_secrets(arguments: Sequence[str]) -> list[str]:
+    """A command line to be shown: `--api-key=***`, `--api-key ***`, and an option's JSON as `redacted`."""
+    shown: list[str] = []
+    hide = False
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        is_option = name.startswith("-")
+        if hide and not is_option:
+            shown.append(_HIDDEN)
+        elif is_option and equals:
+            shown.append(f"{name}={_HIDDEN if _is_secret(name, value) else redacted(value)}")
+        else:
+            shown.append(redacted(argument))
+        # A number of tokens is shown when it stands behind its option, too.
+        hide = (hide and not is_option) or (is_option and not equals and _is_secret(name, "0"))
+    return shown
+
+
+def redacted(text: str) -> str:
+    """Without the user and password of URLs, and without the quoted values of fields that are named like a secret."""
+
+    def field(match: re.Match[str]) -> str:
+        name, value = match["name"], match["value"]
+        return match["before"] + (_HIDDEN if _is_secret(name, value) else value) + match["quote"]
+
+    return _FIELD.sub(field, _USERINFO.sub(rf"\1{_HIDDEN}@", text))
+
+
+def _is_secret(name: str, value: str) -> bool:
+    is_number = value.strip("\"'").isdecimal()
+    return bool(_SECRET.search(name)) and not (is_number and _COUNT.search(name))
 
 
 def _cut(value: str) -> str:

@@ -43,7 +43,11 @@ for _ in $(seq 1200); do [ -e "$API_READY" ] && break; sleep 0.05; done
   "$KUBELET" $KUBELET_FLAGS >>log/kubelet.log 2>&1 || true
   sleep 1
 done) &
-"$KUBE_PROXY" --config=proxy.yaml >>log/kube-proxy.log 2>&1 &
+# It ends when its Node is deleted; in the field its DaemonSet brings it back.
+(while :; do
+  "$KUBE_PROXY" --config=proxy.yaml >>log/kube-proxy.log 2>&1 || true
+  sleep 1
+done) &
 
 trap 'exit 0' TERM
 while :; do wait -n 2>/dev/null || sleep 1; done

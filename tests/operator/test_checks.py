@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from steadyfleet_operator.decide.observation import Check, Node
-from steadyfleet_operator.errors import Conflict, SpecInvalid
+from steadyfleet_operator.decide.observation import Check
+from steadyfleet_operator.errors import Conflict, Refused, SpecInvalid
 from steadyfleet_operator.kube.baselines import Baselines
 from steadyfleet_operator.kube.checks import Checks, InvalidCheck, parse_check
 from steadyfleet_operator.kube.client import KubeClient, PatchType
@@ -258,11 +258,14 @@ async def test_the_last_entry_takes_the_object_along(results: NodeResults, make_
     assert await results.get(node.name) is None
 
 
-async def test_a_node_that_was_replaced_starts_anew(results: NodeResults, make_node: MakeNode) -> None:
+async def test_a_node_that_was_replaced_starts_anew(
+    results: NodeResults, admin: KubeClient, make_node: MakeNode
+) -> None:
     """What was said of the machine before must not be said of the new one."""
     old = await make_node()
     await results.put_entry(old, entry("before"))
-    new = Node(name=old.name, uid="11111111-2222-3333-4444-555555555555")
+    await admin.delete(NODES, old.name, uid=old.uid)
+    new = await make_node(old.name)
 
     status = await results.put_entry(new, entry("after"))
 
@@ -270,6 +273,36 @@ async def test_a_node_that_was_replaced_starts_anew(results: NodeResults, make_n
     stored = await results.get(old.name)
     assert stored is not None
     assert stored.node_uid == new.uid
+
+
+async def test_a_pass_that_still_sees_the_node_before_touches_nothing_of_the_new_one(
+    results: NodeResults, admin: KubeClient, make_node: MakeNode
+) -> None:
+    old = await make_node()
+    await admin.delete(NODES, old.name, uid=old.uid)
+    new = await make_node(old.name)
+    await results.put_entry(new, entry("after"))
+    stored = await results.get(new.name)
+
+    for name in ("before", "after"):
+        with pytest.raises(Refused, match="deleted or replaced"):
+            await results.put_entry(old, entry(name))
+    with pytest.raises(Refused):
+        await results.drop_entry(old, namespace="serving", check="after")
+
+    assert await results.get(new.name) == stored
+
+
+async def test_a_node_that_is_gone_gets_no_object(
+    results: NodeResults, admin: KubeClient, make_node: MakeNode
+) -> None:
+    node = await make_node()
+    await admin.delete(NODES, node.name, uid=node.uid)
+
+    with pytest.raises(Refused, match="deleted or replaced"):
+        await results.put_entry(node, entry())
+
+    assert await results.get(node.name) is None
 
 
 async def test_a_deleted_node_takes_its_results_along(
@@ -353,12 +386,3 @@ async def test_a_deleted_check_takes_its_baselines_along(
         return await admin.get(BASELINES, "qwen-1", namespace=check.namespace) is None
 
     await eventually("the garbage collector takes the baseline", gone)
-
-
-async def test_a_baseline_can_be_deleted(baselines: Baselines, make_check: MakeCheck) -> None:
-    check = await make_check()
-    baseline = await baselines.write(check, "qwen-1", SPEC, BASELINE)
-
-    await baselines.delete(baseline)
-
-    assert await baselines.list_of(check) == ()

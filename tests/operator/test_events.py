@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
 
 from steadyfleet_operator.decide.observation import Check
+from steadyfleet_operator.kube import events as events_module
 from steadyfleet_operator.kube.client import KubeClient
 from steadyfleet_operator.kube.events import QUEUE_LIMIT, Events
 from steadyfleet_operator.reasons import Reason
 from tests.cluster.control_plane import ControlPlane
 from tests.operator.builders import a_check
-from tests.operator.conftest import MakeCheck, MakeNode
-from tests.operator.faulty_server import faulty_server, status
+from tests.operator.conftest import MakeCheck
+from tests.operator.faulty_server import faulty_server, hang, status
 
 
 def found(control_plane: ControlPlane, namespace: str, name: str) -> list[dict[str, Any]]:
@@ -45,18 +47,16 @@ async def test_the_same_again_is_counted_and_something_else_is_told(
     }
 
 
-async def test_kubectl_describe_shows_it_on_check_and_node(
-    client: KubeClient, make_check: MakeCheck, make_node: MakeNode, control_plane: ControlPlane
+async def test_kubectl_describe_shows_it_on_the_check(
+    client: KubeClient, make_check: MakeCheck, control_plane: ControlPlane
 ) -> None:
-    check, node, events = await make_check(), await make_node(), Events(client)
+    check, events = await make_check(), Events(client)
     tell(events, check)
-    events.post_node(node, type="Warning", reason=Reason.NODE_MARKED, message="GPU-a differs")
 
     await events.drain()
 
     described = control_plane.kubectl("describe", "consistencycheck", check.name, "-n", check.namespace).stdout
     assert "EngineExited" in described
-    assert "GPU-a differs" in control_plane.kubectl("describe", "node", node.name).stdout
 
 
 async def test_an_event_that_the_server_forgot_is_made_anew(
@@ -91,6 +91,20 @@ async def test_a_failure_is_logged_and_goes_no_further(caplog: pytest.LogCapture
         await events.drain()
 
     assert "no events for you" in caplog.text
+
+
+async def test_an_api_server_that_is_away_does_not_hold_up_the_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(events_module, "DRAIN_SECONDS", 0.2)
+    async with faulty_server(hang) as (_, client):
+        events = Events(client)
+        for message in ("a", "b", "c"):
+            tell(events, a_check(), message)
+        async with asyncio.timeout(5):
+            await events.drain()
+
+    assert "3 events or more are lost" in caplog.text
 
 
 async def test_a_flood_is_bounded(client: KubeClient, caplog: pytest.LogCaptureFixture) -> None:

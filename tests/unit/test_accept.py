@@ -191,12 +191,29 @@ def test_a_result_of_another_gpu_than_the_wanted_one_is_refused(gpus: tuple[GPU,
     assert (caught.value.reason, caught.value.field) == ("NotAsked", "gpus")
 
 
-def test_that_the_wanted_gpu_was_not_given_can_be_told() -> None:
-    report = a_report(
-        outcome=Outcome.GPU_NOT_GIVEN, digest=None, passes=(), repeats=None, gpus=(GPU(uuid="GPU-other"),)
-    )
+def test_a_wanted_gpu_and_the_partners_of_a_model_that_needs_several_are_accepted() -> None:
+    report = a_report(gpus=(GPU(uuid="GPU-wanted"), GPU(uuid="GPU-partner")))
 
-    assert accept_report(body(report), probe_spec(wanted_gpu="GPU-wanted")).outcome is Outcome.GPU_NOT_GIVEN
+    assert accept_report(body(report), probe_spec(wanted_gpu="GPU-wanted", gpus_per_probe=2)) == report
+
+
+@pytest.mark.parametrize(
+    "uuids",
+    [("GPU-partner", "GPU-wanted"), ("GPU-wanted",), ("GPU-wanted", "GPU-partner", "GPU-third")],
+    ids=["not first", "alone", "one too many"],
+)
+def test_other_partners_than_asked_for_are_refused(uuids: tuple[str, ...]) -> None:
+    report = a_report(gpus=tuple(GPU(uuid=uuid) for uuid in uuids))
+
+    with pytest.raises(ReportRefused, match="asked for 2, GPU-wanted first"):
+        accept_report(body(report), probe_spec(wanted_gpu="GPU-wanted", gpus_per_probe=2))
+
+
+def test_that_the_wanted_gpu_was_not_given_can_be_told_with_all_that_were() -> None:
+    given = tuple(GPU(uuid=f"GPU-{number}") for number in range(8))
+    report = a_report(outcome=Outcome.GPU_NOT_GIVEN, digest=None, passes=(), repeats=None, gpus=given)
+
+    assert accept_report(body(report), probe_spec(wanted_gpu="GPU-wanted")).gpus == given
 
 
 def test_a_digest_query_must_be_for_a_launch_that_was_asked() -> None:

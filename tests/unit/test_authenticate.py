@@ -92,7 +92,7 @@ async def test_a_probe_of_ours_is_known() -> None:
         await asking.sender("Bearer x")
 
     assert (sender.namespace, sender.check, sender.check_uid, sender.node) == ("serving", "qwen", CHECK.uid, "gpu-1")
-    assert len(server.requests) - first == 2, "the pod and its Job; the review and the check are remembered for a moment"
+    assert len(server.requests) - first == 2, "pod and Job; review and check are remembered for a moment"
 
 
 @pytest.mark.parametrize("owner", [CHECK.uid, OTHER.uid], ids=["owner copied", "owner of its own"])

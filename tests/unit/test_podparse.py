@@ -147,7 +147,7 @@ def test_a_running_pod_waits_for_nothing() -> None:
     )
 
     assert (pod.phase, pod.waiting) == (PodPhase.RUNNING, None)
-    assert (pod.scheduled_at, pod.started_at, pod.running_at) == (MOMENT, MOMENT, MOMENT)
+    assert pod.running_at == MOMENT
     assert (pod.image, pod.image_id) == ("registry.example/vllm:1", "sha256:abc")
     assert (pod.job, pod.job_uid, pod.check_uid, pod.slot, pod.attempt) == ("sfl-qwen-2", "j-uid", "c-uid", 2, 7)
 
@@ -161,7 +161,7 @@ def test_the_probes_last_words_are_parsed() -> None:
 
     pod = ended(exitCode=3, reason="Error", message=left, startedAt=AT, finishedAt=AT)
 
-    assert pod.terminated == Terminated("engine", 3, "Error", left, MOMENT)
+    assert pod.terminated == Terminated("engine", 3, "Error", left)
     assert pod.termination == TerminationMessage(message="could not post")
 
 

@@ -116,6 +116,4 @@ capabilities:
   value: steadyfleet-report-tls
 - name: STEADYFLEET_DRY_RUN
   value: {{ .Values.dryRun | quote }}
-- name: STEADYFLEET_LOG_FORMAT
-  value: {{ .Values.operator.logFormat | quote }}
 {{- end }}

@@ -79,11 +79,6 @@ class Node:
     """Extended resources alone (names with a domain, e.g. nvidia.com/gpu), in units."""
     capacity: Mapping[str, int] = field(default_factory=dict)
     """The same, with those that the device plugin calls unhealthy."""
-    kubelet_version: str = ""
-    kernel_version: str = ""
-    architecture: str = ""
-    boot_id: str = ""
-    provider_id: str = ""
     mark: NodeMark | None = None
     """None while the Node carries no condition of ours."""
     labelled: bool = False
@@ -151,7 +146,6 @@ class Terminated:
     """Error, OOMKilled, StartError, ..."""
     message: str = ""
     """Raw termination message; also parsed into `Pod.termination` if it is one of ours."""
-    finished_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +164,6 @@ class Pod:
     created: datetime
     node: str = ""
     """Empty until it is bound."""
-    scheduled_at: datetime | None = None
-    started_at: datetime | None = None
-    """When the kubelet took it over (status.startTime): image pulls come after this."""
     running_at: datetime | None = None
     """When the engine container started."""
     deleting: bool = False

@@ -32,13 +32,19 @@ def changing_keys(launches: Iterable[LaunchRecord]) -> frozenset[str]:
 
 
 def named(keys: tuple[str, ...], one: LaunchRecord, other: LaunchRecord, *, limit: int = 3) -> str:
-    """The first keys with both values, for a message."""
+    """The first keys for a message, with both values where these can be shown to everybody who may read the results."""
     mine, theirs = _facts(one), _facts(other)
     shown = ", ".join(
-        f"{key} ({mine.get(key, 'absent')[:60]} / {theirs.get(key, 'absent')[:60]})" for key in keys[:limit]
+        f"{key} ({mine.get(key, 'absent')[:60]} / {theirs.get(key, 'absent')[:60]})" if _is_public(key) else key
+        for key in keys[:limit]
     )
     rest = len(keys) - limit
     return shown + (f" and {rest} more" if rest > 0 else "")
+
+
+def _is_public(key: str) -> bool:
+    """Variables and arguments are the user's own; no filter knows every secret in them."""
+    return key != "engine.arguments" and not key.startswith(("environment.", "engine.env."))
 
 
 def _facts(launch: LaunchRecord) -> Mapping[str, str]:

@@ -46,9 +46,6 @@ class Baselines:
             raise Conflict(f"consistencybaseline {check.namespace}/{name} was deleted while it was written", status=409)
         return parse_baseline(answer)
 
-    async def delete(self, baseline: Baseline) -> None:
-        await self._client.delete(BASELINES, baseline.name, uid=baseline.uid, namespace=baseline.namespace)
-
 
 def parse_baseline(item: JsonObject) -> Baseline:
     metadata = item["metadata"]

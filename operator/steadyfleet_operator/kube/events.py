@@ -1,4 +1,4 @@
-"""Events on a check or a node: what happened, for people who run `kubectl describe`.
+"""Events on a check: what happened, for people who run `kubectl describe`.
 
 Helpful but auxiliary: an Event that can't be written is logged and never stops a pass. The same reason and message on
 the same object is one Event with a count, not many.
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Literal
 
-from steadyfleet_operator.decide.observation import Check, Node
+from steadyfleet_operator.decide.observation import Check
 from steadyfleet_operator.decide.times import text as time_text
 from steadyfleet_operator.errors import KubernetesError
 from steadyfleet_operator.kube.checks import KIND as CHECK_KIND
@@ -29,9 +29,6 @@ log = logging.getLogger(__name__)
 
 COMPONENT = "steadyfleet"
 
-NODE_EVENTS_NAMESPACE = "default"
-"""Where Events on objects without a namespace live."""
-
 MAX_MESSAGE_CHARACTERS = 1024
 """The API server's own limit for an Event's message."""
 
@@ -39,12 +36,14 @@ QUEUE_LIMIT = 1000
 REMEMBERED = 1000
 """Distinct Events whose count can still go up."""
 
+DRAIN_SECONDS = 5.0
+"""A process that was asked to stop has half a minute for all that it must end."""
+
 EventType = Literal["Normal", "Warning"]
 
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    kind: str
     namespace: str
     name: str
     uid: str
@@ -69,32 +68,34 @@ class Events:
         self._posted: OrderedDict[_Key, _Posted] = OrderedDict()
 
     def post_check(self, check: Check | InvalidCheck, *, type: EventType, reason: Reason, message: str) -> None:  # noqa: A002
-        self._put(_Key(CHECK_KIND, check.namespace, check.name, check.uid, type, reason.value, message))
-
-    def post_node(self, node: Node, *, type: EventType, reason: Reason, message: str) -> None:  # noqa: A002
-        self._put(_Key("Node", "", node.name, node.uid, type, reason.value, message))
+        self._put(_Key(check.namespace, check.name, check.uid, type, reason.value, message))
 
     async def run(self) -> None:
         while True:
             await self._write(await self._queue.get())
 
     async def drain(self) -> None:
-        with suppress(asyncio.QueueEmpty):
-            while True:
-                await self._write(self._queue.get_nowait())
+        """What is not written within DRAIN_SECONDS is lost, and said so."""
+        try:
+            async with asyncio.timeout(DRAIN_SECONDS):
+                with suppress(asyncio.QueueEmpty):
+                    while True:
+                        await self._write(self._queue.get_nowait())
+        except TimeoutError:
+            log.warning("%d events or more are lost, not written within %g s", self._queue.qsize() + 1, DRAIN_SECONDS)
 
     def _put(self, key: _Key) -> None:
         try:
             self._queue.put_nowait(key)
         except asyncio.QueueFull:
-            log.warning("event dropped, %d are waiting: %s %s: %s", QUEUE_LIMIT, key.kind, key.name, key.reason)
+            log.warning("event dropped, %d are waiting: check %s: %s", QUEUE_LIMIT, key.name, key.reason)
 
     async def _write(self, key: _Key) -> None:
         try:
             if not await self._count_up(key):
                 await self._create(key)
         except KubernetesError as error:
-            log.warning("event %s on %s %s/%s not written: %s", key.reason, key.kind, key.namespace, key.name, error)
+            log.warning("event %s on check %s/%s not written: %s", key.reason, key.namespace, key.name, error)
 
     async def _count_up(self, key: _Key) -> bool:
         """False if there is no such Event: never posted by this process, or forgotten by the API server (an hour)."""
@@ -102,9 +103,7 @@ class Events:
         if posted is None:
             return False
         body = {"count": posted.count + 1, "lastTimestamp": time_text(self._now())}
-        answer = await self._client.patch(
-            EVENTS, posted.name, body, kind=PatchType.MERGE, namespace=key.namespace or NODE_EVENTS_NAMESPACE
-        )
+        answer = await self._client.patch(EVENTS, posted.name, body, kind=PatchType.MERGE, namespace=key.namespace)
         if answer is None:
             del self._posted[key]
             return False
@@ -113,17 +112,15 @@ class Events:
         return True
 
     async def _create(self, key: _Key) -> None:
-        namespace = key.namespace or NODE_EVENTS_NAMESPACE
         now = time_text(self._now())
-        # A Kubernetes name has at most 253 characters; a node's may use them all.
-        name = f"{key.name[:200]}.{secrets.token_hex(8)}"
+        name = f"{key.name}.{secrets.token_hex(8)}"
         body: JsonObject = {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": name, "namespace": namespace},
+            "metadata": {"name": name, "namespace": key.namespace},
             "involvedObject": {
-                "apiVersion": CHECKS.api_version if key.kind == CHECK_KIND else "v1",
-                "kind": key.kind,
+                "apiVersion": CHECKS.api_version,
+                "kind": CHECK_KIND,
                 "namespace": key.namespace,
                 "name": key.name,
                 "uid": key.uid,
@@ -137,7 +134,7 @@ class Events:
             "lastTimestamp": now,
             "count": 1,
         }
-        await self._client.create(EVENTS, body, namespace=namespace)
+        await self._client.create(EVENTS, body, namespace=key.namespace)
         self._posted[key] = _Posted(name, 1)
         while len(self._posted) > REMEMBERED:
             self._posted.popitem(last=False)

@@ -80,7 +80,6 @@ class Fleet:
 
 def parse_node(item: JsonObject) -> Node:
     metadata, spec, status = fields.child(item, "metadata"), fields.child(item, "spec"), fields.child(item, "status")
-    info = fields.child(status, "nodeInfo")
     labels = fields.labels_of(item)
     ready = fields.condition(item, "Ready")
     return Node(
@@ -105,11 +104,6 @@ def parse_node(item: JsonObject) -> Node:
             for name, amount in fields.child(status, "capacity").items()
             if "/" in name
         },
-        kubelet_version=sys.intern(fields.text(info, "kubeletVersion")),
-        kernel_version=sys.intern(fields.text(info, "kernelVersion")),
-        architecture=sys.intern(fields.text(info, "architecture")),
-        boot_id=fields.text(info, "bootID"),
-        provider_id=fields.text(spec, "providerID"),
         mark=_mark(item),
         labelled=LABEL_MARK in labels,
     )

@@ -42,7 +42,7 @@ PERMISSIONS = (
     _may(Scope.CLUSTER, GROUP, "consistencychecks/status", "update patch"),
     _may(Scope.CLUSTER, GROUP, "nodeconsistencies", "get list create delete"),
     _may(Scope.CLUSTER, GROUP, "nodeconsistencies/status", "update"),
-    _may(Scope.CLUSTER, GROUP, "consistencybaselines", "get list create delete"),
+    _may(Scope.CLUSTER, GROUP, "consistencybaselines", "get list create"),
     _may(Scope.CLUSTER, GROUP, "consistencybaselines/status", "update"),
     _may(Scope.CLUSTER, "authentication.k8s.io", "tokenreviews", "create"),
     _may(Scope.CHECK_NAMESPACES, "batch", "jobs", "get list watch create delete"),

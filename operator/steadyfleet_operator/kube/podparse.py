@@ -65,8 +65,6 @@ def parse_pod(item: JsonObject) -> Pod:
         phase=_phase(fields.text(status, "phase")),
         created=fields.created(item),
         node=fields.text(spec, "nodeName"),
-        scheduled_at=fields.moment(scheduled, "lastTransitionTime") if scheduled.get("status") == "True" else None,
-        started_at=fields.moment(status, "startTime"),
         running_at=_running_at(engine),
         deleting=fields.is_deleting(item),
         waiting=_waiting(item, scheduled),
@@ -166,7 +164,6 @@ def _terminated(status: JsonObject) -> Terminated | None:
             exit_code=int(ended.get("exitCode", 0)),
             reason=fields.text(ended, "reason"),
             message=fields.text(ended, "message"),
-            finished_at=fields.moment(ended, "finishedAt"),
         )
     return None
 

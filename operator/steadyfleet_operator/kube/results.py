@@ -1,6 +1,7 @@
 """NodeConsistency: what all checks say of one node. One object a node, owned by the Node, written whole with a guard.
 
-A Node that comes back under its name with another uid is another machine: its object starts anew.
+A Node that comes back under its name with another uid is another machine: its object starts anew. Which of two uids is
+the older one only the live Node can tell, so it is read before an object is made or deleted for its sake.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from steadyfleet_operator.decide.observation import Node
-from steadyfleet_operator.errors import Conflict, SpecInvalid
+from steadyfleet_operator.errors import Conflict, Refused, SpecInvalid
 from steadyfleet_operator.kube import fields
 from steadyfleet_operator.kube.checks import dump, parse_part
 from steadyfleet_operator.kube.client import KubeClient
-from steadyfleet_operator.kube.resources import NODE_CONSISTENCIES, JsonObject
+from steadyfleet_operator.kube.resources import NODE_CONSISTENCIES, NODES, JsonObject
 from steadyfleet_operator.resource import VERDICT_SEVERITY, NodeCheck, NodeStatus
 
 log = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ class NodeResults:
     async def put_entry(self, node: Node, entry: NodeCheck) -> NodeStatus:
         """Sets one check's entry, leaves the others alone, and writes nothing if it is there already.
 
-        `node` must be the live one. Returns the status as it is now.
+        Returns the status as it is now. Raises Refused if `node` is no more, or was replaced under its name.
         """
         return await self._change(node, lambda status: with_entry(status, entry))
 
@@ -74,6 +75,7 @@ class NodeResults:
     async def _change_once(self, node: Node, compose: Callable[[NodeStatus], NodeStatus]) -> NodeStatus:
         current = await self.get(node.name)
         if current is not None and current.node_uid != node.uid:
+            await self._must_live(node)
             await self.delete(current)
             current = None
         before = current.status if current else NodeStatus()
@@ -81,6 +83,7 @@ class NodeResults:
         if after == before:
             return after
         if current is None:
+            await self._must_live(node)
             current = parse_result(await self._client.create(NODE_CONSISTENCIES, _new(node)))
         elif not after.checks:
             await self.delete(current)
@@ -92,6 +95,11 @@ class NodeResults:
         if answer is None:
             raise Conflict(f"nodeconsistency {node.name} was deleted while it was written", status=409)
         return parse_result(answer).status
+
+    async def _must_live(self, node: Node) -> None:
+        item = await self._client.get(NODES, node.name)
+        if item is None or fields.text(fields.child(item, "metadata"), "uid") != node.uid:
+            raise Refused(f"node {node.name} was deleted or replaced since it was read; nothing is written", status=409)
 
 
 def with_entry(status: NodeStatus, entry: NodeCheck) -> NodeStatus:

@@ -171,7 +171,12 @@ def test_facts_of_one_card_or_process_are_not_compared(key: str) -> None:
 def test_facts_that_may_explain_other_bits_are_compared_and_named(key: str) -> None:
     one, other = _differing_in(key)
     assert differing_keys(one, other) == (key,)
-    assert named((key,), one, other) == f"{key} (1 / 2)"
+    assert named((key,), one, other) == (key if key.startswith("environment.") else f"{key} (1 / 2)")
+
+
+@pytest.mark.parametrize("key", ["environment.VLLM_X", "engine.env.VLLM_X", "engine.arguments"])
+def test_values_that_may_hold_a_secret_are_not_told(key: str) -> None:
+    assert named((key,), *_differing_in(key)) == key
 
 
 def _differing_in(key: str) -> tuple[LaunchRecord, LaunchRecord]:

@@ -1,7 +1,6 @@
 """A ladder by the `steadyfleet` command on the fake engine, and what it printed and left."""
 
 import gzip
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,9 +13,9 @@ from tests.unit.probe.builders import FAKE_VLLM
 
 
 @dataclass
-class Outcome:
+class Climbed:
     status: int
-    table: str
+    output: str
     progress: str
     result: LadderResult
     out: Path
@@ -30,17 +29,17 @@ class FakeLadder:
     """The command, on an engine whose faults are set by FAKE_* variables."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self._folder, self._monkeypatch, self._capsys = folder, monkeypatch, capsys
+        self.folder, self._monkeypatch, self._capsys = folder, monkeypatch, capsys
         monkeypatch.syspath_prepend(str(FAKE_VLLM))
         monkeypatch.setenv("PYTHONPATH", str(FAKE_VLLM))
         monkeypatch.setenv("FAKE_STARTS", str(folder / "starts"))
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
-    def __call__(self, *options: str, **environment: str) -> Outcome:
+    def __call__(self, *options: str, **environment: str) -> Climbed:
         for name, value in environment.items():
             self._monkeypatch.setenv(name, value)
-        out = self._folder / "out"
-        status = main(["ladder", "--model", "synthetic:Tiny", "--out", str(out), *options])
+        out = self.folder / "out"
+        status = main(["ladder", "--model", "synthetic:Tiny", "--out", str(out), "--max-tokens", "4", *options])
         printed = self._capsys.readouterr()
-        result = LadderResult.model_validate(json.loads((out / "ladder.json").read_text()))
-        return Outcome(status, printed.out, printed.err, result, out)
+        result = LadderResult.model_validate_json((out / "ladder.json").read_bytes())
+        return Climbed(status, printed.out, printed.err, result, out)

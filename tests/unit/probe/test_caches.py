@@ -1,5 +1,7 @@
-"""Cold means that nothing is found, warm that the same path is; and any user can live there."""
+"""Cold means that nothing is found, warm that what the cold one left is found again; and any user can live there."""
 
+import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,49 @@ def test_warm_launch_finds_the_tree_at_the_same_path(tmp_path: Path) -> None:
     assert warm.cache is CacheState.WARM
     assert warm.variables == cold.variables
     assert left.exists()
+
+
+def test_each_warm_launch_finds_what_the_cold_one_left(tmp_path: Path) -> None:
+    left = leave_something(prepare(tmp_path))
+    os.utime(left, (1_700_000_000, 1_700_000_000))
+    (left.parent / "link").symlink_to(left.name)
+    for _ in range(3):
+        prepare(tmp_path, cache="Warm")
+        assert left.read_text() == "{}"
+        assert left.stat().st_mtime == 1_700_000_000
+        assert sorted(path.name for path in left.parent.iterdir()) == ["choice.best_config", "link"]
+        assert (left.parent / "link").is_symlink()
+        left.write_text("changed by a warm launch")
+        (left.parent / "new by a warm launch").touch()
+
+
+def test_warm_launch_follows_the_last_cold_one(tmp_path: Path) -> None:
+    leave_something(prepare(tmp_path))
+    prepare(tmp_path, cache="Warm")
+    leave_something(prepare(tmp_path)).write_text("second")
+    for _ in range(2):
+        folders = prepare(tmp_path, cache="Warm")
+        assert Path(folders.variables["TORCHINDUCTOR_CACHE_DIR"], "choice.best_config").read_text() == "second"
+
+
+def test_sockets_that_an_engine_left_are_no_hindrance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = prepare(tmp_path)
+    left = leave_something(folders)
+    monkeypatch.chdir(folders.variables["TMPDIR"])  # for a path short enough
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("left")
+    for _ in range(2):
+        prepare(tmp_path, cache="Warm")
+    assert left.exists()
+
+
+def test_copy_that_was_broken_off_is_made_anew(tmp_path: Path) -> None:
+    left = leave_something(prepare(tmp_path))
+    (tmp_path / "kept" / "Pinned.unfinished" / "half").mkdir(parents=True)
+    for _ in range(2):
+        prepare(tmp_path, cache="Warm")
+    assert left.exists()
+    assert not list((tmp_path / "kept").glob("**/half"))
 
 
 def test_warm_launch_without_an_earlier_one_is_reported_as_cold(tmp_path: Path) -> None:

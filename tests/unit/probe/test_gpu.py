@@ -68,6 +68,7 @@ def test_gpu_with_memory_in_use_is_left_alone(nvidia_smi: Install, monkeypatch: 
     with pytest.raises(LaunchFailed, match="60000 MiB of GPU memory are in use before the start") as raised:
         gpu.check_free({}, count=8)
     assert raised.value.outcome is Outcome.GPU_IN_USE
+    assert [found.uuid for found in raised.value.gpus] == [UUIDS[0]]
 
 
 def test_memory_of_a_process_that_just_ended_is_waited_for(nvidia_smi: Install, tmp_path: Path) -> None:
@@ -83,6 +84,23 @@ def test_mig_instance_is_known_by_its_own_id_and_its_neighbours_do_not_make_it_b
     gpus = gpu.check_free({"NVIDIA_VISIBLE_DEVICES": "MIG-bbbbbbbb-0000-4000-8000-000000000001"}, count=8)
     assert [found.uuid for found in gpus.found] == ["MIG-bbbbbbbb-0000-4000-8000-000000000001"]
     assert gpus.found[0].product == "NVIDIA H200"
+
+
+def test_failing_card_without_a_uuid_is_no_gpu_and_breaks_nothing(nvidia_smi: Install) -> None:
+    nvidia_smi('echo "[Unknown Error], NVIDIA H200, [Unknown Error], [Unknown Error], 580.159.04"')
+    gpus = gpu.look({"NVIDIA_VISIBLE_DEVICES": UUIDS[0]})
+    assert ([found.uuid for found in gpus.found], gpus.nameless) == ([UUIDS[0]], 1)
+
+
+def test_beside_a_card_without_a_uuid_no_gpu_is_chosen_by_index(nvidia_smi: Install) -> None:
+    nvidia_smi(
+        'echo "[Unknown Error], NVIDIA H200, 1, 1, 580"\n'
+        + "\n".join(f'echo "{uuid}, NVIDIA H200, 143771, 2, 580"' for uuid in UUIDS)
+    )
+    with pytest.raises(LaunchFailed, match="names no UUID for 1 GPUs") as raised:
+        gpu.check_free({}, count=1, wanted=UUIDS[1])
+    assert raised.value.outcome is Outcome.PROBE_ERROR
+    assert [found.uuid for found in raised.value.gpus] == list(UUIDS)
 
 
 @pytest.mark.parametrize("script", ["exit 9", "echo 'No devices were found'", "echo 'a, b'"])

@@ -31,9 +31,14 @@ def test_the_wanted_gpu_is_used_alone_and_only_its_memory_counts() -> None:
 
 def test_the_wanted_gpu_comes_first_among_several() -> None:
     assert choose(EIGHT, count=2, wanted="GPU-5").visible == "5,0"
+    chosen = choose(EIGHT, count=8, wanted="GPU-5")
+    assert chosen.visible == "5,0,1,2,3,4,6,7"
+    assert [gpu.uuid for gpu in chosen.found][:2] == ["GPU-5", "GPU-0"]
+    assert choose(EIGHT, count=8, wanted="GPU-0") == EIGHT
 
 
 def test_a_wanted_gpu_that_the_pod_did_not_get_is_said() -> None:
     with pytest.raises(LaunchFailed, match="GPU-9 was not among the 8") as failed:
         choose(EIGHT, count=1, wanted="GPU-9")
     assert failed.value.outcome is Outcome.GPU_NOT_GIVEN
+    assert failed.value.gpus == EIGHT.found, "so that the operator can see that the GPU has left the node"

@@ -191,6 +191,76 @@ def test_pinned_launch_in_which_a_reduction_was_tuned_is_reported_as_served(
     assert report.fingerprint["plan"]["pin"].startswith("does not hold: ")
 
 
+def test_kernel_plan_that_can_not_be_read_costs_the_pin_and_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(root: Path) -> object:
+        raise IndexError("list index out of range")
+
+    monkeypatch.setattr(launch, "read_plan", unreadable)
+    report = run(tmp_path)
+    check_report(report)
+    assert (report.outcome, report.kind.value) == (Outcome.COMPLETED, "AsServed")
+    assert report.fingerprint["plan"]["unavailable"] == (
+        "the kernel plan can't be read: IndexError: list index out of range"
+    )
+
+
+def test_engine_that_can_not_tell_its_configuration_costs_no_result(tmp_path: Path) -> None:
+    report = run(tmp_path, "info")
+    assert (report.outcome, report.message) == (Outcome.COMPLETED, "")
+    assert report.fingerprint["engine"]["unavailable"].startswith("JSONDecodeError: ")
+
+
+def test_surroundings_that_can_not_be_told_cost_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> dict[str, str]:
+        raise ValueError("not a version")
+
+    monkeypatch.setattr("steadyfleet_probe.surroundings.versions", broken)
+    report = run(tmp_path)
+    assert (report.outcome, report.weights_digest) == (Outcome.COMPLETED, TINY_DIGEST)
+    assert report.fingerprint["host"] == {"unavailable": "ValueError: not a version"}
+
+
+def test_fault_of_the_probe_itself_ends_in_a_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def faulty(*_: object, **__: object) -> None:
+        raise RuntimeError("no such thing")
+
+    monkeypatch.setattr(launch, "measure", faulty)
+    report = run(tmp_path)
+    assert (report.outcome, report.message) == (Outcome.PROBE_ERROR, "RuntimeError: no such thing")
+    assert "Traceback" in caplog.text
+
+
+def test_gpu_that_was_not_given_is_told_with_those_that_were(tmp_path: Path) -> None:
+    report = run(tmp_path, wanted_gpu="GPU-gone")
+    assert report.outcome is Outcome.GPU_NOT_GIVEN
+    assert [gpu.uuid for gpu in report.gpus] == [GPU_UUID]
+
+
+def test_what_the_probe_sets_to_choose_a_gpu_is_no_surrounding(tmp_path: Path) -> None:
+    other = "GPU-00000000-0000-4000-8000-000000000002"
+    environment = {"FAKE_WITNESS": str(tmp_path / "witness"), "CUDA_LAUNCH_BLOCKING": "0"}
+    spec = probe_spec(environment=environment, wanted_gpu=other)
+    settings = probe_settings(tmp_path, spec, environment={"NVIDIA_VISIBLE_DEVICES": f"{GPU_UUID},{other}"})
+    report = run_launch(settings, launches("Pinned")[0], digest_is_known=lambda digest: True)
+    assert [gpu.uuid for gpu in report.gpus] == [other]
+    assert witness(tmp_path / "witness")["environment"]["CUDA_VISIBLE_DEVICES"] == "1"
+    told = {name for name in report.fingerprint["environment"] if name.startswith("CUDA_")}
+    assert told == {"CUDA_LAUNCH_BLOCKING"}
+
+
+def test_secrets_of_the_command_line_reach_no_report(tmp_path: Path) -> None:
+    arguments = ("--hf-token=hf_abc", "--ssl-password", "sk-abc", "--max-num-batched-tokens=8192")
+    report = run(tmp_path, arguments=arguments)
+    assert "_abc" not in report.model_dump_json()
+    assert "sk-abc" not in report.model_dump_json()
+    told = report.fingerprint["engine"]["arguments"]
+    assert '"--hf-token=***", "--ssl-password", "***", "--max-num-batched-tokens=8192"' in told
+
+
 def test_weights_written_during_the_launch_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("steadyfleet_probe.weights.Weights.unchanged", lambda weights: False)
     assert "a weight file was written" in run(tmp_path).fingerprint["weights"]["changed"]

@@ -60,6 +60,19 @@ def tree(tmp_path: Path) -> Tree:
     return Tree(tmp_path)
 
 
+@pytest.mark.parametrize("timings", ["[[{}]]", "[[]]", "[[{}, []]]", "[7]", "{}", '[[{}, "soon"], [{}, null]]'])
+def test_timings_of_another_form_are_a_choice_that_is_not_known(timings: str, tree: Tree) -> None:
+    (tree.root / "k.autotune.json").write_text(f'{{"configs_timings": {timings}}}')
+    plan = tree.read()
+    assert list(plan.triton.values()) in (["unreadable"], ["{}"])
+    assert plan.why_not_pinned()
+
+
+def test_files_that_vanish_while_the_tree_is_read_are_no_kernels(tree: Tree) -> None:
+    (tree.root / "gone.py").symlink_to(tree.root / "nowhere.py")
+    assert tree.read().kernels == ()
+
+
 def test_deterministic_compilation_holds_the_pin(tree: Tree) -> None:
     tree.kernel("triton_per_fused_rms_norm_0", "persistent_reduction", flags=ALL_FLAGS)
     tree.kernel("triton_red_fused_1", "reduction", flags=("deterministic",))

@@ -80,6 +80,17 @@ def test_children_that_were_there_before_are_spared(tmp_path: Path) -> None:
         other.wait()
 
 
+def test_children_of_other_threads_are_neither_killed_nor_reaped(tmp_path: Path) -> None:
+    """nvidia-smi of the thread that looks around: whoever started it waits for it."""
+    child = start(tmp_path, "import time; time.sleep(600)")
+    other = subprocess.Popen(["sh", "-c", "sleep 0.5; exit 7"])
+    try:
+        child.stop(grace_seconds=0)
+        assert other.wait(timeout=10) == 7
+    finally:
+        other.kill()
+
+
 def test_stop_twice_is_harmless(tmp_path: Path) -> None:
     child = start(tmp_path, "import time; time.sleep(600)")
     child.stop(grace_seconds=1)

@@ -26,6 +26,12 @@ def test_host_is_told() -> None:
         ("HF_TOKEN", False),
         ("VLLM_API_KEY", False),
         ("NVIDIA_SECRET", False),
+        ("NVIDIA_NGC_API_KEYS", False),
+        ("CUDA_PASS", False),
+        ("VLLM_S3_ACCESS_KEY_ID", False),
+        ("NCCL_CREDS", False),
+        ("VLLM_MAX_TOKENS", False),
+        ("TOKENIZERS_PARALLELISM", True),
         ("DATABASE_URL", False),
         ("VLLM_CACHE_ROOT", False),
     ],
@@ -33,6 +39,47 @@ def test_host_is_told() -> None:
 def test_environment_is_an_allow_list_without_secrets_and_without_the_launchs_folders(name: str, told: bool) -> None:
     found = surroundings.environment({name: "x"}, private={"VLLM_CACHE_ROOT": "/w"})
     assert (name in found) is told
+
+
+def test_number_of_tokens_is_no_token() -> None:
+    found = surroundings.environment({"VLLM_MAX_TOKENS": "8192", "VLLM_TOKEN": "8192"}, private={})
+    assert found == {"VLLM_MAX_TOKENS": "8192"}
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("http://user:pw@proxy:8080", "http://***@proxy:8080"),
+        ("http://user:p@w@proxy", "http://***@proxy"),
+        ("s3://token@bucket/a@b", "s3://***@bucket/a@b"),
+        ("https://models.example/a@b", "https://models.example/a@b"),
+        ('{"secret_key": "x", "size": 5, "name": "y"}', '{"secret_key": "***", "size": 5, "name": "y"}'),
+        ("Config(hf_token='x', extra={'api_key': \"y\"})", "Config(hf_token='***', extra={'api_key': \"***\"})"),
+        ("num_tokens='5'", "num_tokens='5'"),
+        ("model='/m', dtype=\"x\"", "model='/m', dtype=\"x\""),
+    ],
+)
+def test_texts_are_told_without_secrets(text: str, shown: str) -> None:
+    assert surroundings.redacted(text) == shown
+    assert surroundings.bounded({"k": text}) == {"k": shown}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (["--hf-token=x", "--model=/m"], ["--hf-token=***", "--model=/m"]),
+        (["--api-key", "x", "y", "--seed=0"], ["--api-key", "***", "***", "--seed=0"]),
+        (["--ssl-password", "x"], ["--ssl-password", "***"]),
+        (["--max-num-batched-tokens", "8192"], ["--max-num-batched-tokens", "8192"]),
+        (["--max-num-batched-tokens=8192"], ["--max-num-batched-tokens=8192"]),
+        (["--kv-transfer-config.extra.access_key=x"], ["--kv-transfer-config.extra.access_key=***"]),
+        (['--kv-transfer-config={"a": {"password": "x"}}'], ['--kv-transfer-config={"a": {"password": "***"}}']),
+        (["--download", "https://u:p@host/m"], ["--download", "https://***@host/m"]),
+        (["serve", "/m"], ["serve", "/m"]),
+    ],
+)
+def test_command_line_is_told_without_secrets(arguments: list[str], shown: list[str]) -> None:
+    assert surroundings.without_secrets(arguments) == shown
 
 
 def test_engine_configuration_is_flat_and_without_what_always_differs() -> None:

@@ -13,7 +13,7 @@ from steadyfleet_probe.errors import ReportRefused
 from steadyfleet_probe.publish import ReportServer
 from steadyfleet_probe.settings import Settings
 from steadyfleet_probe.termination import TerminationLog
-from tests.unit.probe.builders import FAKE_VLLM, launches, probe_settings, probe_spec
+from tests.unit.probe.builders import FAKE_VLLM, GPU_UUID, launches, probe_settings, probe_spec
 from tests.unit.probe.report_server import ReportServerForTests, refusal, serving
 
 
@@ -55,6 +55,15 @@ def test_every_launch_is_reported_in_order(tmp_path: Path, server: ReportServerF
     ]
     assert [query.launch for query in server.queries] == [0, 1, 2]
     assert all(launch.posted for launch in termination(settings).launches)
+
+
+def test_gpu_that_is_gone_is_reported_by_every_launch_with_those_that_are_there(
+    tmp_path: Path, server: ReportServerForTests
+) -> None:
+    spec = probe_spec(engine="Simulated", wanted_gpu="GPU-gone", launches=launches("Pinned", "Pinned"))
+    assert make_visit(probe_settings(tmp_path, spec, report_url=server.url, report_ca=server.ca))
+    assert [report.outcome for report in server.reports] == [Outcome.GPU_NOT_GIVEN] * 2
+    assert [[gpu.uuid for gpu in report.gpus] for report in server.reports] == [[GPU_UUID]] * 2
 
 
 def test_report_that_waited_is_delivered_after_the_next_launch(

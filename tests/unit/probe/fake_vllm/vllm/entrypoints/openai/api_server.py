@@ -9,6 +9,7 @@ The fault is named by the variable FAKE_FAULT:
     nan        has NaN logprobs                             prompt    changes the prompt
     flaky      answers differently each time                decodes   an autotuner's choice moves decoding alone
     retunes    ignores the choice in a warm cache           unpinned  chooses although the pin is set
+    info       answers /server_info with a page, not JSON
 
 What the process sees is written to the file FAKE_WITNESS. FAKE_BLOCKS lists what its autotuner chooses for a reduction
 in each start (counted in the file FAKE_STARTS); answers follow the choice. A choice in the cache is taken from there,
@@ -90,6 +91,8 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path == "/v1/models":
             length = int(os.environ.get("FAKE_LENGTH", "2048"))
             self.say(200, json.dumps({"data": [{"max_model_len": length}]}).encode())
+        elif self.path.startswith("/server_info") and FAULT == "info":
+            self.say(200, b"<html>")
         elif self.path.startswith("/server_info"):
             model = {"dtype": "torch.bfloat16", "hf_token": "secret"}
             self.say(200, json.dumps({"vllm_config": {"model_config": model, "instance_id": "7"}}).encode())
