@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from steadyfleet_operator.errors import Refused
 from steadyfleet_operator.reconcile import Reconciler
 
 log = logging.getLogger(__name__)
@@ -47,7 +48,10 @@ class Janitor:
             cluster.results.forget(name)
         for name, entry in cluster.results.orphans(living):
             log.info("check %s/%s is gone: its entry for node %s goes", entry.namespace, entry.name, name)
-            await cluster.results.drop(nodes[name], namespace=entry.namespace, check=entry.name)
+            try:
+                await cluster.results.drop(nodes[name], namespace=entry.namespace, check=entry.name)
+            except Refused as refused:
+                log.warning("the entry of node %s stays for now: %s", name, refused.message)
         for namespace, check in self._reconciler.metrics.views.keys() - living.keys():
             self._reconciler.metrics.forget(namespace, check)
         await self._reconciler.settle_marks(nodes)
