@@ -23,7 +23,7 @@ test: lint test-fast test-wheel test-cluster ## Every test, on a real API server
 
 .PHONY: test-fast
 test-fast: $(VENV) ## Unit and contract tests alone, without a cluster (under a minute)
-	$(RUN) -m pytest tests/unit tests/contract -m "not cluster and not engine"
+	$(RUN) -m pytest tests/unit tests/contract -m "not cluster and not engine" -n auto
 
 .PHONY: test-cluster
 test-cluster: $(VENV) ## Tests on the real API server, kubelet, containerd, Helm, Prometheus and vLLM

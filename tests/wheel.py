@@ -21,7 +21,7 @@ PACKAGES = {"steadyfleet_operator", "steadyfleet_contract", "steadyfleet_probe"}
 TEST_TOOLS = ["pytest", "pytest-asyncio", "pytest-timeout", "hypothesis", "pyyaml", "cryptography"]
 COPIED = ["tests/unit", "tests/contract", "tests/operator", "tests/data", "crds", "charts", "examples", "docs"]
 OLDEST = ["pydantic==2.10.*", "numpy==1.26.*"]
-CHECKOUT_ONLY = ["tests/unit/test_repository.py"]
+CHECKOUT_ONLY = ["tests/unit/test_repository.py", "tests/unit/test_readme.py"]
 """Tests about files that a wheel has not."""
 
 

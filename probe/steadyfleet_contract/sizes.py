@@ -36,10 +36,27 @@ class Deltas:
     """Two standard errors below. Rounding moves a logprob by nearly nothing or by about one quantum, in almost equal
     parts: the plain median of few positions may be either."""
     p99: float
+    p99_at_least: float
+    """Two standard errors below."""
     largest: float
     """medians, p99 and largest are of the absolute difference."""
     bias: float
     """Mean of the signed difference."""
+    bias_error: float
+    """Its standard error."""
+
+
+NO_DELTAS = Deltas(
+    positions=0,
+    fraction=0.0,
+    median=0.0,
+    median_at_least=0.0,
+    p99=0.0,
+    p99_at_least=0.0,
+    largest=0.0,
+    bias=0.0,
+    bias_error=0.0,
+)
 
 
 @dataclass(frozen=True)
@@ -139,18 +156,22 @@ def _deltas(a: Outputs, b: Outputs, wanted: Mask) -> Deltas:
     wanted = wanted & np.isfinite(a.logprobs) & np.isfinite(b.logprobs)
     mine, theirs = a.logprobs[wanted], b.logprobs[wanted]
     if not len(mine):
-        return Deltas(positions=0, fraction=0.0, median=0.0, median_at_least=0.0, p99=0.0, largest=0.0, bias=0.0)
+        return NO_DELTAS
     delta = theirs.astype(np.float64) - mine.astype(np.float64)
     size = np.abs(delta)
-    low, median, p99 = np.quantile(size, [max(0.0, 0.5 - 1.0 / np.sqrt(len(size))), 0.5, 0.99])
+    shares = np.array([0.5, 0.99])
+    least = np.maximum(0.0, shares - 2 * np.sqrt(shares * (1 - shares) / len(size)))
+    (median, p99), (median_at_least, p99_at_least) = np.quantile(size, shares), np.quantile(size, least)
     return Deltas(
         positions=len(delta),
         fraction=float((_bits(mine) != _bits(theirs)).mean()),
         median=float(median),
-        median_at_least=float(low),
+        median_at_least=float(median_at_least),
         p99=float(p99),
+        p99_at_least=float(p99_at_least),
         largest=float(size.max()),
         bias=float(delta.mean()),
+        bias_error=float(delta.std() / np.sqrt(len(delta))),
     )
 
 
