@@ -35,7 +35,7 @@ def main() -> None:
             place, wheel, tests, python="3.11", extra="[operator]", pins=[], paths=["tests/unit", "tests/contract"]
         )
         probe_tests = sorted(str(path.relative_to(tests)) for path in (tests / "tests/unit").glob("probe*"))
-        probe_tests.append("tests/contract/test_digest.py")
+        probe_tests += ["tests/unit/ladder", "tests/contract/test_digest.py"]
         run_tests(place, wheel, tests, python="3.10", extra="", pins=OLDEST, paths=probe_tests)
 
 

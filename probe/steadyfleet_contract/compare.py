@@ -96,7 +96,11 @@ def compare(
         next_step=judgement.next_step,
         bits=bits,
         quantum=step,
-        first_divergence=min(divergences, key=lambda found: (found.position, found.prompt), default=None),
+        first_divergence=min(
+            divergences,
+            key=lambda found: (found.margin_quanta is None, found.position, found.prompt),
+            default=None,
+        ),
         divergences=divergences,
         decodes=tuple(_decode(name, found) for name, found in sizes.decodes.items()),
         forced=tuple(_forced(name, found) for name, found in sizes.forced.items()),

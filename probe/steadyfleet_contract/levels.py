@@ -31,8 +31,8 @@ class Level(str, Enum):
 @dataclass(frozen=True)
 class Thresholds:
     """Defaults from one model on H200 (vLLM 0.26.0): 28 benign differences between launches (other reductions, eager
-    against compiled) and 10 launches with wrong weights. `q` is one quantum of the logit grid. Statistics of few positions
-    scatter, so those of rounding count only by what they are beyond two standard errors."""
+    against compiled) and what is known of 10 launches with wrong weights. `q` is one quantum of the logit grid.
+    Statistics of few positions scatter, so those of rounding count only by what they are beyond two standard errors."""
 
     rounding_median_quanta: float = 0.35
     """Of the median's lower bound. Benign medians go up to 0.15 q, one norm weight divided by 16 makes it 0.69 q."""
@@ -87,10 +87,9 @@ def judge(measured: Measured, thresholds: Thresholds) -> Judged:
         return Judged(Level.DIVERGENT, divergent)
     if measured.tokens_equal:
         return Judged(Level.LOGPROB_DRIFT, ())
-    if not any(found.divergences for found in measured.decodes):
-        return Judged(None, ("tokens differ, and the numbers of that decode are not in both files",))
-    if any(found.margin is None for sizes in measured.decodes for found in sizes.divergences):
-        return Judged(None, ("tokens differ in a decode without top logprobs: the margin is not known",))
+    # A short decode has no top; the full decode that goes with it shows the margins.
+    if not any(found.margin is not None for sizes in measured.decodes for found in sizes.divergences):
+        return Judged(None, ("tokens differ, no decode with its top logprobs is in both files: no margin is known",))
     return Judged(Level.TIE_FLIP, ())
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from steadyfleet_contract.spec import Synthetic
-from steadyfleet_probe import cli_ladder, package, synthetic
+from steadyfleet_probe import cli_compare, cli_ladder, package, synthetic
 from steadyfleet_probe.errors import ProbeError, SettingsInvalid
 from steadyfleet_probe.weights import read_weights, weight_files
 
@@ -44,6 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("folder", type=Path)
     command.set_defaults(run=_probe_zip)
 
+    cli_compare.add_parser(commands)
     cli_ladder.add_parser(commands)
     return parser
 

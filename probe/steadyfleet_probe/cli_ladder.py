@@ -58,6 +58,11 @@ sys.exit(main())
 """For another Python: the zip takes the place of the current folder, from which `-c` would import."""
 
 
+class _Interrupted(BaseException):
+    """A signal. Not an Exception: nothing on the way may take it for a failed launch. Nor a KeyboardInterrupt: Python
+    3.10 may end itself by SIGINT even after that was caught."""
+
+
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "ladder",
@@ -126,7 +131,7 @@ def _climb(asked: Ladder, out: Path | None, progress: _Progress) -> tuple[list[L
                 progress.ended(one)
                 if out:
                     _write_reports(out, one)
-        except KeyboardInterrupt:
+        except _Interrupted:
             progress.say("interrupted")
             return launches, True
         finally:
@@ -251,7 +256,7 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
     """A second signal must not break into the clean-up that the first one starts."""
     for other in _SIGNALS:
         signal.signal(other, signal.SIG_IGN)
-    raise KeyboardInterrupt
+    raise _Interrupted
 
 
 @contextlib.contextmanager

@@ -120,13 +120,16 @@ def _warm(result: LadderResult) -> Lines:
     if equal:
         pairs = ", ".join(f"{change.launch} as {change.against}" for change in equal)
         yield f"the bits of the cold launch that filled the caches: {pairs}"
+    told = {(change.launch, change.against) for change in result.changes}
     for change in result.warm:
-        if change.moved:
+        if change.moved and (change.launch, change.against) in told:
+            yield f"{_pair(change)}: not the same bits, see above"
+        elif change.moved:
             yield from _change(change)
 
 
 def _change(change: Change) -> Lines:
-    yield f"{_KINDS[change.asked]}, launch {change.launch} against launch {change.against}: {_passes(change)}"
+    yield f"{_pair(change)}: {_passes(change)}"
     for kernel in change.kernels[:_KERNELS_SHOWN]:
         yield f"  {kernel.kernel}: {kernel.before} -> {kernel.after}"
     if len(change.kernels) > _KERNELS_SHOWN:
@@ -134,12 +137,16 @@ def _change(change: Change) -> Lines:
     yield f"  {_CAUSES[change.cause] if change.plan_readable else _NO_PLAN}"
 
 
+def _pair(change: Change) -> str:
+    return f"{_KINDS[change.asked]}, launch {change.launch} against launch {change.against}"
+
+
 _CAUSES = {
     Cause.NONE: "nothing moved",
     Cause.KERNEL_PLAN: "KernelPlan: launches with one plan gave one set of bits, and each of the two plans ran more "
     "than once",
     Cause.CANNOT_TELL: "the plans differ, but one of them ran only once: can't tell whether they explain it all "
-    "(a warm launch of it would run its plan again)",
+    "(more launches may run it again)",
     Cause.UNEXPLAINED: "Unexplained: never a recorded choice of kernels, since launches with the same plan gave other "
     "bits",
 }
@@ -199,9 +206,9 @@ def _batched(one: BatchedFinding) -> str:
     """All at once against one after the other; then a second time against the first."""
     words = f"all {one.prompts} prompts at once answer as they do alone"
     if one.changed:
-        words = f"{len(one.changed)} of {one.prompts} prompts change when all are asked at once"
-        words += f", tokens in {len(one.tokens_changed)}" if one.tokens_changed else ", logprobs alone"
-    return f"{words}; at once again: " + (f"{len(one.changed_again)} change" if one.changed_again else "the same bits")
+        tokens = f"tokens in {len(one.tokens_changed)}" if one.tokens_changed else "logprobs alone"
+        words = f"all at once changes {len(one.changed)} of {one.prompts} prompts, {tokens}"
+    return f"{words}; the same again changes {len(one.changed_again) or 'none'}"
 
 
 def _not_measured(result: LadderResult) -> Lines:

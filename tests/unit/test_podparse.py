@@ -127,10 +127,24 @@ def unschedulable(message: str) -> dict[str, Any]:
             },
             Waiting("ErrImageNeverPull", "copy: no"),
         ),
+        (
+            {
+                "initContainerStatuses": [container("copy", terminated={"exitCode": 0})],
+                "containerStatuses": [container(waiting={"reason": "PodInitializing"})],
+            },
+            Waiting("Pulling", "engine: image registry.example/vllm:1 is still being pulled"),
+        ),
+        (
+            {
+                "initContainerStatuses": [container("copy", running={})],
+                "containerStatuses": [container(waiting={"reason": "PodInitializing"})],
+            },
+            None,
+        ),
         ({"containerStatuses": [container(waiting={"reason": "ContainerCreating"})]}, None),
         ({}, None),
     ],
-    ids=["no free gpu", "pull", "probe image", "starting", "new"],
+    ids=["no free gpu", "pull", "probe image", "still pulling", "copying", "starting", "new"],
 )
 def test_why_a_pod_waits(status: dict[str, Any], expected: Waiting | None) -> None:
     assert parse_pod(raw_pod(**status)).waiting == expected

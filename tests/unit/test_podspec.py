@@ -218,6 +218,13 @@ def test_the_users_environment_is_for_the_engine_and_not_for_the_probe() -> None
     assert environment(built)[wire.ENV_REPORT_CA]["value"] == "PEM"
 
 
+def test_the_launcher_gets_the_python_that_the_check_names() -> None:
+    named = a_check(spec=check_spec(engine=Engine(model=probe_spec().model, python="/opt/$(x)/bin/python")))
+
+    assert environment(job(named))[wire.ENV_PYTHON]["value"] == "/opt/$$(x)/bin/python"
+    assert wire.ENV_PYTHON not in environment(job())
+
+
 def test_an_order_that_is_too_long_is_told_with_the_remedy() -> None:
     with pytest.raises(SpecInvalid, match="move long values into a file"):
         job(arguments=("x" * 200_000,))

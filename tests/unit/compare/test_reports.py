@@ -146,6 +146,16 @@ def test_report_without_numbers_is_compared_by_digests() -> None:
     assert any("compared by digests alone" in note for note in other.notes)
 
 
+def test_decode_without_a_top_leaves_the_level_open() -> None:
+    def short_only(name: str) -> Launch:
+        found = report(name)
+        return read(found.model_copy(update={"passes": tuple(p for p in found.passes if p.name != "FullDecode")}))
+
+    found = compare(short_only("a1"), short_only("e1"))
+    assert (found.level, found.cause) == (None, Cause.CONFIGURATION)
+    assert "no margin is known" in found.level_reasons[0]
+
+
 def test_same_plan_in_pinned_reports_points_at_a_gpu() -> None:
     suspect = report("c2", fingerprint=report("a1").fingerprint)
     found = compare(read(report("a1")), read(suspect))

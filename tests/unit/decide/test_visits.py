@@ -131,6 +131,7 @@ def test_a_visit_without_a_report_ends_with_the_reason_that_the_pod_shows(
     [
         pytest.param(Waiting("Unschedulable", "Insufficient nvidia.com/gpu"), 301, Reason.NO_FREE_GPU, id="no-gpu"),
         pytest.param(Waiting("ImagePullBackOff", "not found"), 301, Reason.IMAGE_PULL_FAILED, id="pull"),
+        pytest.param(Waiting("Pulling", "engine: image x"), 301, Reason.IMAGE_PULL_FAILED, id="still-pulling"),
         pytest.param(Waiting("ErrImageNeverPull", "not there"), 1, Reason.IMAGE_PULL_FAILED, id="never-pull-at-once"),
         pytest.param(Waiting("InvalidImageName", "bad"), 1, Reason.IMAGE_PULL_FAILED, id="bad-name-at-once"),
         pytest.param(Waiting("CreateContainerError", "x"), 301, Reason.CONTAINER_START_FAILED, id="container"),
@@ -147,6 +148,16 @@ def test_a_pending_pod_is_given_up_at_its_deadline(waiting: Waiting, seconds: in
         assert waiting.message in end[1]
 
 
+def test_a_pod_that_waits_without_a_word_is_told_by_how_far_it_came() -> None:
+    _, seen, _, pod = one_started()
+    late = after(301, seen)
+    assert ended(replace(late, pods=())) == (Reason.CONTAINER_START_FAILED, "skipped after 300 s: no pod was made")
+    for node_name, words in (("", "was not scheduled"), ("c", "is on node c, but did not start")):
+        end = ended(replace(late, pods=(replace(pod, node=node_name),)))
+        assert end is not None
+        assert words in end[1]
+
+
 def test_a_running_pod_has_time_for_all_its_launches_and_no_more() -> None:
     _, seen, _, pod = one_started()
     running = replace(seen, pods=(replace(pod, phase=PodPhase.RUNNING, running_at=seen.now),))
@@ -161,6 +172,16 @@ def test_a_node_that_vanishes_or_is_replaced_ends_its_visit() -> None:
     gone = replace(seen, nodes=tuple(n for n in seen.nodes if n.name != FIRST))
     replaced = replace(seen, nodes=tuple(replace(n, uid="other") if n.name == FIRST else n for n in seen.nodes))
     assert ended(gone) == ended(replaced) == (Reason.NODE_GONE, "node c was deleted or replaced during the visit")
+
+
+def test_a_node_that_opts_out_ends_its_visit() -> None:
+    _, seen, _, _ = one_started()
+    excluded = {"steadyfleet.dev/exclude": "true"}
+    seen = replace(seen, nodes=tuple(replace(n, labels={**n.labels, **excluded}) for n in seen.nodes))
+    end = ended(seen)
+    assert end is not None
+    assert end[0] is Reason.SUPERSEDED
+    assert "excluded" in end[1]
 
 
 def test_an_edit_or_a_suspension_ends_the_visit_and_does_not_count_as_the_nodes_turn() -> None:
