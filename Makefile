@@ -31,7 +31,7 @@ test-cluster: $(VENV) ## Tests on the real API server, kubelet, containerd, Helm
 	$(RUN) -m pytest tests/cluster
 	$(RUN) -m pytest tests/operator tests/chart
 	@# Real kubelets and engines on two busy cores: a test that fails once is run once more, and told as such.
-	$(RUN) -m pytest tests/e2e -m "not slow" --reruns 1
+	$(RUN) -m pytest tests/e2e --reruns 1
 
 .PHONY: test-wheel
 test-wheel: $(VENV) ## Build the wheel and test it in an environment without the checkout, on Python 3.11 and 3.10

@@ -27,7 +27,8 @@ from steadyfleet_probe import gpu, ladder, package
 from steadyfleet_probe.errors import SettingsInvalid
 from steadyfleet_probe.ladder import CacheOrder, Ladder, Launched
 from steadyfleet_probe.ladder_batched import BATCHED, as_report
-from steadyfleet_probe.ladder_findings import LadderResult, result
+from steadyfleet_probe.ladder_findings import result
+from steadyfleet_probe.ladder_result import LadderResult
 from steadyfleet_probe.ladder_table import render
 
 _KINDS = {

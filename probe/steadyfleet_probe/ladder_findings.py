@@ -1,6 +1,5 @@
-"""What follows from the launches of a ladder: pure, from reports. `ladder_table` shows it, `--json` prints it.
+"""What follows from the launches of a ladder: pure, from reports to a `LadderResult`, which `ladder_table` shows.
 
-A variant is one set of bits: launches with the same letter gave the same tokens and logprobs in every sequential pass.
 Rates count launches that differ from the most common variant. Cold launches all count; of the warm launches only the
 first from each cache tree does, since the others repeat one draw of the autotuner; what those say holds for their tree.
 """
@@ -10,135 +9,19 @@ from __future__ import annotations
 import string
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from enum import Enum
-from typing import Literal
 
 from steadyfleet_contract import rates
 from steadyfleet_contract.digest import unpack
-from steadyfleet_contract.report import Outcome, PassResult, Report, Timing
-from steadyfleet_contract.spec import CacheState, ContractModel, LaunchKind
+from steadyfleet_contract.report import Outcome, PassResult, Report
+from steadyfleet_contract.spec import LaunchKind
 from steadyfleet_probe.ladder import Launched
-from steadyfleet_probe.ladder_batched import BATCHED, BatchedFinding, batched_finding
-from steadyfleet_probe.ladder_plan import KernelChange, LostSetting, kernel_changes, lost_settings, plan_digest
+from steadyfleet_probe.ladder_batched import BATCHED, batched_finding
+from steadyfleet_probe.ladder_plan import LostSetting, kernel_changes, lost_settings, plan_digest
+from steadyfleet_probe.ladder_result import Cause, Change, LadderResult, LaunchLine, Lost, PassChange, Pin, Rate
 
 _ENGINE_STEP = "engineStart"
 _ASKING_STEPS = ("shortDecode", "teacherForced", "repeats", "fullDecode", BATCHED)
 _TOTAL_STEP = "total"
-
-
-class Cause(str, Enum):
-    """What a change of bits comes with. `compare` and `explain` go further; here only these launches speak."""
-
-    NONE = "None"
-    """The bits are the same."""
-    KERNEL_PLAN = "KernelPlan"
-    """Bits follow the plan, and both plans ran in more than one launch."""
-    CANNOT_TELL = "CannotTell"
-    """The plans differ, but one of them ran only once; or no plan can be read."""
-    UNEXPLAINED = "Unexplained"
-    """Launches with one and the same recorded plan gave other bits."""
-
-
-class LaunchLine(ContractModel):
-    launch: int
-    asked: LaunchKind
-    kind: LaunchKind
-    """What it turned out to be."""
-    cache: CacheState
-    filled_by: int | None
-    outcome: Outcome
-    message: str
-    variant: str
-    """A, B, ...; empty if the launch did not complete."""
-    digest: str | None
-    plan: str | None
-    repeats: int
-    differing_repeats: int
-    differing_prompts: tuple[int, ...]
-    non_finite: int
-    timings: tuple[Timing, ...]
-    engine_seconds: float
-    asking_seconds: float
-    overhead_seconds: float
-    """All but the engine's start and the questions to it."""
-    total_seconds: float
-
-
-class Rate(ContractModel):
-    """How often launches differ from the most common variant among them."""
-
-    asked: LaunchKind
-    cache: CacheState
-    tree_of: int | None
-    """Set if all these launches started from the caches that this one launch left: the rate holds for them alone."""
-    launches: int
-    differing: int
-    variants: dict[str, tuple[int, ...]]
-    excluded_above: float | None
-    """95 %, one-sided; None if a launch differs."""
-    low: float
-    high: float
-    """95 %, two-sided; 0 and `excluded_above` if no launch differs."""
-
-
-class PassChange(ContractModel):
-    name: str
-    prompts: int
-    changed: tuple[int, ...]
-    tokens_changed: tuple[int, ...]
-    """Prompts whose tokens differ, not only logprobs."""
-
-
-class Change(ContractModel):
-    """One launch held against another of the same kind."""
-
-    asked: LaunchKind
-    launch: int
-    against: int
-    passes: tuple[PassChange, ...]
-    kernels: tuple[KernelChange, ...]
-    plan_readable: bool
-    cause: Cause
-
-    @property
-    def moved(self) -> tuple[PassChange, ...]:
-        return tuple(part for part in self.passes if part.changed)
-
-
-class Pin(ContractModel):
-    """Whether launches that were asked for as pinned stayed so and gave the same bits, cold and warm."""
-
-    launches: int
-    kept: bool
-    plan_readable: bool
-    """False: the bits alone say so."""
-    variants: tuple[str, ...]
-    broken: dict[int, str]
-    """Launch -> why it was reported as served."""
-
-
-class Lost(ContractModel):
-    launches: tuple[int, ...]
-    setting: LostSetting
-
-
-class LadderResult(ContractModel):
-    schema_version: Literal[1] = 1
-    model: str
-    arguments: tuple[str, ...]
-    gpus: tuple[str, ...]
-    versions: dict[str, str]
-    asked: int
-    """Launches; fewer lines below mean that the ladder was interrupted."""
-    launches: tuple[LaunchLine, ...]
-    rates: tuple[Rate, ...]
-    changes: tuple[Change, ...]
-    """The first launch of each other variant against the first of the most common one, for each kind."""
-    warm: tuple[Change, ...]
-    """Each warm launch against the cold one that filled its caches."""
-    pin: Pin | None
-    lost: tuple[Lost, ...]
-    batched: tuple[BatchedFinding, ...]
 
 
 def result(launches: Sequence[Launched], *, model: str, arguments: Sequence[str], asked: int) -> LadderResult:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from steadyfleet_contract.report import Outcome
 from steadyfleet_contract.spec import CacheState, LaunchKind
 from steadyfleet_probe.ladder_batched import BATCHED, BatchedFinding
-from steadyfleet_probe.ladder_findings import Cause, Change, LadderResult, LaunchLine, Pin, Rate
+from steadyfleet_probe.ladder_result import Cause, Change, LadderResult, LaunchLine, Pin, Rate
 
 _WIDTH = 118
 _LABEL_WIDTH = 20

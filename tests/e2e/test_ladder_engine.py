@@ -12,7 +12,7 @@ import pytest
 
 from steadyfleet_contract.digest import check_report
 from steadyfleet_contract.report import PassName, Report
-from steadyfleet_probe.ladder_findings import LadderResult
+from steadyfleet_probe.ladder_result import LadderResult
 from tests.cluster import engine
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]

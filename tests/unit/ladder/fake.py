@@ -8,7 +8,7 @@ import pytest
 
 from steadyfleet_contract.report import Report
 from steadyfleet_probe.cli import main
-from steadyfleet_probe.ladder_findings import LadderResult
+from steadyfleet_probe.ladder_result import LadderResult
 from tests.unit.probe.builders import FAKE_VLLM
 
 

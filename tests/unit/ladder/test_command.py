@@ -15,7 +15,7 @@ from steadyfleet_contract.report import Outcome, PassName
 from steadyfleet_contract.spec import LaunchKind
 from steadyfleet_probe import cli_ladder
 from steadyfleet_probe.cli import main
-from steadyfleet_probe.ladder_findings import Cause, LadderResult
+from steadyfleet_probe.ladder_result import Cause, LadderResult
 from tests.unit.ladder.fake import FakeLadder
 from tests.unit.probe.builders import FAKE_VLLM, alive, wait_for, witness
 

@@ -8,7 +8,8 @@ import pytest
 from steadyfleet_contract.report import Outcome
 from steadyfleet_contract.spec import CacheState
 from steadyfleet_probe.ladder import Launched
-from steadyfleet_probe.ladder_findings import Cause, LadderResult, Rate, result
+from steadyfleet_probe.ladder_findings import result
+from steadyfleet_probe.ladder_result import Cause, LadderResult, Rate
 from steadyfleet_probe.ladder_table import render
 from tests.unit.ladder.launched import launched
 

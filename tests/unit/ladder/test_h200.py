@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from steadyfleet_probe.ladder_findings import Cause, LadderResult
+from steadyfleet_probe.ladder_result import Cause, LadderResult
 from steadyfleet_probe.ladder_table import render
 
 RECORDED = Path(__file__).parents[2] / "data" / "h200" / "ladder.json.gz"
