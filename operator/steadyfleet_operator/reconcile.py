@@ -62,7 +62,7 @@ class Reconciler:
     metrics: Metrics
     report_ca: Callable[[], str]
     now: Callable[[], datetime]
-    _counted: dict[str, datetime] = field(default_factory=dict)
+    _counted: dict[tuple[str, str], datetime] = field(default_factory=dict)
     _marking: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Passes of several checks and the janitor settle marks of the same nodes."""
 
@@ -71,6 +71,7 @@ class Reconciler:
         check = await self.cluster.checks.get(namespace, name)
         if check is None:
             self.metrics.forget(namespace, name)
+            self._counted.pop((namespace, name), None)
             return None
         if isinstance(check, InvalidCheck):
             return await self._tell_invalid(check)
@@ -287,11 +288,13 @@ class Reconciler:
         self.metrics.views[check.namespace, check.name] = CheckView(
             spec=check.spec, status=plan.status, entries=entries, jobs=len(seen.jobs)
         )
-        counted = self._counted.get(check.uid, seen.now)
+        counted = self._counted.get((check.namespace, check.name), seen.now)
         for launch in seen.launches:
             if launch.received_at > counted:
                 self.metrics.report_to_verdict.observe((self.now() - launch.received_at).total_seconds())
-        self._counted[check.uid] = max((launch.received_at for launch in seen.launches), default=seen.now)
+        self._counted[check.namespace, check.name] = max(
+            (launch.received_at for launch in seen.launches), default=seen.now
+        )
 
     async def _tell_invalid(self, check: InvalidCheck) -> float | None:
         conditions = invalid_conditions(check.conditions, check.generation, str(check.error), self.now())
