@@ -82,9 +82,8 @@ class Reconciler:
         await self._record(check, plan)
         await self._delete_jobs(plan)
         await self._write_baselines(check, plan)
-        await self._write_entries(check, seen, plan)
-        # Only now: an API server that can't try a pod must not keep what is known from being told.
         plan, jobs = await self._try_pods(check, seen, plan)
+        await self._write_entries(check, seen, plan)
         check = await self._write_status(check, plan)
         if check is None:
             return None
@@ -124,6 +123,7 @@ class Reconciler:
     async def _try_pods(self, check: Check, seen: Observation, plan: Plan) -> tuple[Plan, dict[int, JsonObject]]:
         """The Jobs to create, by slot, and the plan without those whose pod the API server would refuse.
 
+        Never fails: an API server that can't try a pod must not keep what is known from being told.
         Another visit may take the place of a refused one; after a few rounds the slots stay free until the next pass.
         """
         for _ in range(TRIAL_ROUNDS):
@@ -159,7 +159,11 @@ class Reconciler:
         needed = check.spec.engine.gpus_per_probe
         if not start.whole_node:
             return (needed,)
-        free = await self.cluster.jobs.free_units(start.node, check.spec.nodes.resource_name)
+        try:
+            free = await self.cluster.jobs.free_units(start.node, check.spec.nodes.resource_name)
+        except KubernetesError as error:
+            log.warning("free GPUs of node %s are not known: %s", start.node.name, error)
+            return (needed,)
         return (free, needed) if free > needed else (needed,)
 
     async def _record(self, check: Check, plan: Plan) -> None:
