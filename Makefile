@@ -28,9 +28,9 @@ test-fast: $(VENV) ## Unit and contract tests alone, without a cluster (under a 
 .PHONY: test-cluster
 test-cluster: $(VENV) ## Tests on the real API server, kubelet, containerd, Helm, Prometheus and vLLM
 	$(RUN) -m tests.cluster prepare
-	$(RUN) -m pytest tests/cluster
-	$(RUN) -m pytest tests/operator tests/chart
 	@# Real kubelets and engines on two busy cores: a test that fails once is run once more, and told as such.
+	$(RUN) -m pytest tests/cluster --reruns 1
+	$(RUN) -m pytest tests/operator tests/chart
 	$(RUN) -m pytest tests/e2e --reruns 1
 
 .PHONY: test-wheel
