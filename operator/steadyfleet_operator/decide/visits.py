@@ -79,9 +79,8 @@ def slot_state(seen: Observation, epochs: Mapping[str, str]) -> SlotState:
             slot = _slot_of(job)
         pod = pods.get(job.uid) if job else None
         made = launches.get((slot.slot, slot.attempt), [])
-        if (slot.slot, slot.attempt) in recorded:
-            slot = Slot(slot=slot.slot, attempt=slot.attempt)
-        _one_slot(draft, seen, epochs, slot, job, pod, nodes, made)
+        done = (slot.slot, slot.attempt) in recorded or not slot.node
+        _one_slot(draft, seen, epochs, slot, job, pod, nodes, made, done=done)
     return SlotState(
         busy=tuple(draft.busy),
         recreate=tuple(draft.recreate),
@@ -100,12 +99,14 @@ def _one_slot(
     pod: Pod | None,
     nodes: Mapping[str, Node],
     launches: list[LaunchRecord],
+    *,
+    done: bool,
 ) -> None:
     if job is not None and (job.check_uid != seen.check.uid or job.attempt < slot.attempt):
         # A leftover of the attempt before, or of a deleted check of this name: the Job's name is in the way.
         draft.delete.extend([] if job.deleting else [job])
         draft.busy.append(slot)
-    elif not slot.node:
+    elif done:
         _release(draft, slot, job)
     elif end := _end(seen, epochs, slot, job, pod, nodes.get(slot.node), launches):
         reason, message = end
