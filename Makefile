@@ -44,7 +44,7 @@ lint: $(VENV) ## Style, types, and who may import whom
 	$(VENV)/bin/lint-imports
 
 .PHONY: prepare
-prepare: $(VENV) ## Build the cluster's programs, images and engine into the cache (about 20 minutes from nothing)
+prepare: $(VENV) ## Build the cluster's programs, images and engine into the cache (about 15 minutes from nothing)
 	$(RUN) -m tests.cluster prepare
 
 .PHONY: cluster-up
